@@ -1,0 +1,119 @@
+package lock
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"seckill-proxy/internal/redistest"
+)
+
+const minute = time.Minute
+
+// store is a Redis to test on, and a way to let its TTLs lapse.
+type store struct {
+	t   *testing.T
+	rdb *redis.Client
+	// waitLapsed returns when the key has lapsed.
+	waitLapsed func(key string)
+}
+
+// onEveryStore runs a test on a real redis-server and on the embedded store.
+func onEveryStore(t *testing.T, test func(t *testing.T, s *store)) {
+	t.Run("redis", func(t *testing.T) {
+		rdb := redistest.Start(t, redistest.Options{}).Client(t)
+		test(t, &store{t: t, rdb: rdb, waitLapsed: func(key string) { waitGone(t, rdb, key) }})
+	})
+	t.Run("embedded", func(t *testing.T) {
+		server := miniredis.RunT(t)
+		rdb := client(t, server.Addr())
+		test(t, &store{t: t, rdb: rdb, waitLapsed: func(key string) {
+			server.FastForward(server.TTL(key))
+			waitGone(t, rdb, key)
+		}})
+	})
+}
+
+func client(t *testing.T, addr string) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
+	t.Cleanup(func() { rdb.Close() })
+	return rdb
+}
+
+// waitGone returns when the key doesn't exist. It hangs, until the test's
+// deadline, when that never comes true.
+func waitGone(t *testing.T, rdb *redis.Client, key string) {
+	t.Helper()
+	for must(rdb.Exists(t.Context(), key).Result())(t) != 0 {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// must returns the value of a call that may not fail.
+func must[V any](value V, err error) func(t *testing.T) V {
+	return func(t *testing.T) V {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
+
+func locker(rdb redis.UniversalClient) *Locker { return New(rdb, DefaultOptions()) }
+
+func acquire(t *testing.T, l *Locker, name, token string, ttl time.Duration) Result {
+	t.Helper()
+	return must(l.Acquire(context.Background(), Request{Name: name, Token: token, TTL: ttl}))(t)
+}
+
+func release(t *testing.T, l *Locker, name, token string) Result {
+	t.Helper()
+	return must(l.Release(context.Background(), name, token))(t)
+}
+
+func renew(t *testing.T, l *Locker, name, token string, ttl time.Duration) Result {
+	t.Helper()
+	return must(l.Renew(context.Background(), name, token, ttl))(t)
+}
+
+func check(t *testing.T, l *Locker, name, token string) Result {
+	t.Helper()
+	return must(l.Check(context.Background(), name, token))(t)
+}
+
+// expect compares a result with what it should be. A TTL may have run down a
+// little since; that it isn't longer than expected, and zero where zero is
+// expected, is compared. want.Fence 0 means none.
+func expect(t *testing.T, got, want Result) {
+	t.Helper()
+	ttlFits := got.TTL <= want.TTL && (got.TTL > 0) == (want.TTL > 0)
+	if got.Outcome != want.Outcome || got.Token != want.Token || got.Fence != want.Fence || got.Depth != want.Depth || !ttlFits {
+		t.Fatalf("got %+v, want %+v", got, want)
+	}
+}
+
+// expectTTLs checks that no key is without a TTL, the fence counters aside, and
+// that a lock is held.
+func expectTTLs(t *testing.T, l *Locker, rdb *redis.Client, name string) {
+	t.Helper()
+	k := must(l.keys(name))(t)
+	for _, key := range []string{k.lock, k.record} {
+		if ttl := must(rdb.PTTL(t.Context(), key).Result())(t); ttl <= 0 {
+			t.Fatalf("PTTL %q is %d", key, ttl)
+		}
+	}
+}
+
+// expectNoTraces checks that no lock and no companion record exists.
+func expectNoTraces(t *testing.T, rdb *redis.Client) {
+	t.Helper()
+	for _, pattern := range []string{"lock:*", "lockmeta:*:held:*"} {
+		if left := must(rdb.Keys(t.Context(), pattern).Result())(t); len(left) > 0 {
+			t.Fatalf("keys are left: %q", left)
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package config
+
+import "strings"
+
+// setting is one row: everything there is to know about a key. Another key is
+// another row, a field of Config, and a run of `go generate ./config`.
+type setting struct {
+	key     string // as in the file, sections separated by a dot; numbers have their unit last
+	initial any    // the default, a string or an int
+	why     string // one sentence, for -h and config.yaml
+	value   func(*Config) value
+	flag    string // short name on the command line, for the few keys that have one
+	secret  bool   // a password may be in it
+}
+
+//go:generate go test -run=^TestConfigFileIsTheTable$ . -update
+
+var settings = []setting{
+	{key: "listen", initial: "127.0.0.1:6380", flag: "listen",
+		why:   "Where clients connect: host:port or unix:///path, several separated by commas.",
+		value: func(c *Config) value { return listeners(&c.Listen) }},
+
+	{key: "upstream.url", initial: "embedded", flag: "upstream", secret: true,
+		why:   "Where Redis is: host:port, redis://user:password@host:port/db, unix:///path?db=n, or embedded (a store in memory).",
+		value: func(c *Config) value { return location(&c.Upstream) }},
+	{key: "upstream.dial_timeout_ms", initial: 1000,
+		why:   "How long connecting to Redis and authenticating there may take.",
+		value: func(c *Config) value { return milliseconds(&c.Control.DialTimeout, 1, hourMS) }},
+	{key: "upstream.script_timeout_ms", initial: 3000,
+		why:   "How long a SECKILL.* or LOCK.* command waits for Redis; after that its outcome is unknown.",
+		value: func(c *Config) value { return milliseconds(&c.Control.ScriptTimeout, 1, hourMS) }},
+	{key: "upstream.backoff_min_ms", initial: 50,
+		why:   "How long commands fail at once after a connection to Redis failed; doubles with each failure.",
+		value: func(c *Config) value { return milliseconds(&c.Control.BackoffMin, 1, hourMS) }},
+	{key: "upstream.backoff_max_ms", initial: 2000,
+		why:   "The longest such pause.",
+		value: func(c *Config) value { return milliseconds(&c.Control.BackoffMax, 1, hourMS) }},
+	{key: "upstream.identities_max", initial: 64,
+		why:   "For how many distinct users and databases connections for SECKILL.* and LOCK.* are kept.",
+		value: func(c *Config) value { return integer(&c.Control.IdentitiesMax, 1, 10_000) }},
+
+	{key: "admin.listen", initial: "127.0.0.1:9380", flag: "admin",
+		why:   "Where metrics and health are served over HTTP, host:port; empty for nowhere.",
+		value: func(c *Config) value { return adminAddress(&c.Admin.Listen) }},
+
+	{key: "limits.clients_max", initial: 10_000,
+		why:   "Client connections at a time; one more is refused.",
+		value: func(c *Config) value { return integer(&c.Limits.ClientsMax, 1, 1_000_000) }},
+	{key: "limits.command_bytes_max", initial: 512 << 20,
+		why:   "The longest argument of a command; Redis's own limit is proto-max-bulk-len.",
+		value: func(c *Config) value { return integer(&c.Limits.CommandBytesMax, 1<<20, 1<<40) }},
+	{key: "limits.inline_bytes_max", initial: 64 << 10,
+		why:   "The longest inline command, one typed without RESP.",
+		value: func(c *Config) value { return integer(&c.Limits.InlineBytesMax, 1<<10, 1<<20) }},
+	{key: "limits.custom_bytes_max", initial: 64 << 10,
+		why:   "The longest SECKILL.* or LOCK.* command, all arguments together.",
+		value: func(c *Config) value { return integer(&c.Limits.CustomBytesMax, 4<<10, 512<<20) }},
+	{key: "limits.pipeline_max", initial: 128,
+		why:   "How many SECKILL.BUYs of one connection's pipeline execute at a time.",
+		value: func(c *Config) value { return integer(&c.Limits.PipelineMax, 1, 10_000) }},
+
+	{key: "client.idle_timeout_ms", initial: 0,
+		why:   "How long a client may be silent before it is disconnected; 0 for as long as it likes.",
+		value: func(c *Config) value { return milliseconds(&c.Client.IdleTimeout, 0, yearMS) }},
+
+	{key: "client.linger_timeout_ms", initial: 10_000,
+		why:   "How long a client that has closed its sending side waits for the replies it is owed.",
+		value: func(c *Config) value { return milliseconds(&c.Client.LingerTimeout, 0, hourMS) }},
+
+	{key: "seckill.prefix", initial: "seckill:",
+		why:   "The start of every key of a sale; not empty, without braces.",
+		value: func(c *Config) value { return prefix(&c.Seckill.Prefix, false) }},
+	{key: "seckill.takeover_ms", initial: 30_000,
+		why:   "How long a worker has for an order that it pulled before another worker gets it too.",
+		value: func(c *Config) value { return milliseconds(&c.Seckill.Takeover, 1, yearMS) }},
+
+	{key: "lock.prefix", initial: "lock:",
+		why:   "The start of a lock's key, the one that SET NX and other lock libraries use; may be empty; without braces.",
+		value: func(c *Config) value { return prefix(&c.Lock.Prefix, true) }},
+	{key: "lock.companion_prefix", initial: "lockmeta:",
+		why:   "The start of the keys that a lock has beside it; not empty, without braces.",
+		value: func(c *Config) value { return prefix(&c.Lock.CompanionPrefix, false) }},
+	{key: "lock.ttl_max_ms", initial: 86_400_000,
+		why:   "The longest TTL that a client may ask for.",
+		value: func(c *Config) value { return milliseconds(&c.Lock.TTLMax, 1, yearMS) }},
+
+	{key: "log.level", initial: "info",
+		why:   "From which level on the log is written: debug, info, warn or error.",
+		value: func(c *Config) value { return oneOf(&c.Log.Level, "debug", "info", "warn", "error") }},
+	{key: "log.format", initial: "console",
+		why:   "For people to read, console, or for machines, json.",
+		value: func(c *Config) value { return oneOf(&c.Log.Format, "console", "json") }},
+
+	{key: "shutdown.drain_timeout_ms", initial: 5000,
+		why:   "How long running commands may take to finish when the sidecar is told to stop.",
+		value: func(c *Config) value { return milliseconds(&c.Shutdown.DrainTimeout, 0, hourMS) }},
+}
+
+const (
+	hourMS = 60 * 60 * 1000
+	yearMS = 365 * 24 * hourMS
+)
+
+// find returns the row of a key.
+func find(key string) (setting, bool) {
+	for _, s := range settings {
+		if s.key == key {
+			return s, true
+		}
+	}
+	return setting{}, false
+}
+
+// section is the part of the key before the dot, "" where it has none.
+func (s setting) section() string {
+	section, _, found := strings.Cut(s.key, ".")
+	if !found {
+		return ""
+	}
+	return section
+}
+
+// variables are the key's names in the environment. The first follows the rule:
+// SECKILL_ and the key in capitals, dots as underscores. A key with a flag can
+// also be called as the flag is.
+func (s setting) variables() []string {
+	names := []string{variable(s.key)}
+	if s.flag != "" && s.flag != s.key {
+		names = append(names, variable(s.flag))
+	}
+	return names
+}
+
+const variablePrefix = "SECKILL_"
+
+func variable(key string) string {
+	return variablePrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
+}

@@ -1,0 +1,84 @@
+// Package script runs Lua scripts on Redis and says of every failure whether
+// the script may have run, which is what decides between "try again" and
+// "outcome unknown".
+package script
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+var (
+	// ErrNotExecuted is returned when the script certainly didn't run: nothing
+	// was sent, or Redis said that it refused (LOADING, READONLY, OOM, …).
+	ErrNotExecuted = errors.New("not executed")
+	// ErrUncertain is returned when the script was sent and no answer came: it
+	// may have run or not.
+	ErrUncertain = errors.New("outcome unknown")
+)
+
+// Script is a Lua script and its SHA-1.
+type Script struct {
+	name   string
+	script *redis.Script
+}
+
+// New makes a Script of a Lua source; name is for errors.
+func New(name, source string) *Script {
+	return &Script{name: name, script: redis.NewScript(source)}
+}
+
+// Run executes the script: by EVALSHA, and by EVAL where Redis doesn't know it
+// yet (also after SCRIPT FLUSH). It never sends a script a second time unless
+// Redis said NOSCRIPT; the client must have been made with MaxRetries -1.
+//
+// An error is a redis.Error where Redis answered one that concerns the caller
+// (NOPERM, WRONGTYPE, NOAUTH, …), else it wraps ErrNotExecuted or ErrUncertain.
+func (s *Script) Run(ctx context.Context, rdb redis.Scripter, keys []string, args ...any) (any, error) {
+	value, err := s.script.Run(ctx, rdb, keys, args...).Result()
+	if err == nil || errors.Is(err, redis.Nil) {
+		return value, nil
+	}
+	var answered redis.Error
+	switch {
+	case errors.As(err, &answered) && refused(answered.Error()):
+		return nil, fmt.Errorf("%s: %w: %s", s.name, ErrNotExecuted, answered)
+	case errors.As(err, &answered):
+		return nil, err
+	case nothingSent(err):
+		return nil, fmt.Errorf("%s: %w: %w", s.name, ErrNotExecuted, err)
+	default:
+		return nil, fmt.Errorf("%s: %w: %w", s.name, ErrUncertain, err)
+	}
+}
+
+// refusals are the prefixes of errors with which Redis says that it didn't
+// execute the command, for reasons that pass.
+var refusals = []string{
+	"LOADING ", "BUSY ", "MASTERDOWN ", "READONLY ", "CLUSTERDOWN ", "TRYAGAIN ",
+	"OOM ", "MISCONF ", "NOREPLICAS ", "ERR max number of clients reached",
+}
+
+func refused(message string) bool {
+	for _, prefix := range refusals {
+		if strings.HasPrefix(message, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// nothingSent reports errors from before the first byte: no connection could be
+// had.
+func nothingSent(err error) bool {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return true
+	}
+	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
+}

@@ -1,0 +1,233 @@
+// Command seckill-proxy is a sidecar in front of Redis that adds flash sales
+// (SECKILL.*) and distributed locks (LOCK.*) to it, and forwards everything else
+// byte for byte.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"seckill-proxy/admin"
+	"seckill-proxy/commands"
+	"seckill-proxy/commands/lock"
+	"seckill-proxy/commands/seckill"
+	"seckill-proxy/config"
+	"seckill-proxy/metrics"
+	"seckill-proxy/proxy"
+	"seckill-proxy/upstream"
+)
+
+// version is set by the build: -ldflags "-X main.version=1.2.3".
+var version = "dev"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr); err != nil {
+		for line := range strings.Lines(err.Error()) {
+			fmt.Fprintln(os.Stderr, "seckill-proxy:", strings.TrimSpace(line))
+		}
+		os.Exit(1)
+	}
+}
+
+// run does what the command line asks for, until ctx ends.
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
+	cfg, flags, err := config.Load(args, environ)
+	switch {
+	case err != nil:
+		return err
+	case flags.Help:
+		fmt.Fprint(stdout, config.Usage())
+		return nil
+	case flags.Version:
+		fmt.Fprintln(stdout, "seckill-proxy", version)
+		return nil
+	case flags.Health:
+		return admin.CheckHealth(cfg.Admin.Listen)
+	}
+	log, err := newLogger(cfg.Log, stderr)
+	if err != nil {
+		return err
+	}
+	target, closeTarget, err := openTarget(cfg)
+	if err != nil {
+		return err
+	}
+	defer closeTarget()
+	if flags.Check {
+		return check(ctx, cfg, target, stdout)
+	}
+	return serve(ctx, cfg, target, log)
+}
+
+// check reports whether the upstream answers; the configuration has been read
+// and validated by now.
+func check(ctx context.Context, cfg config.Config, target *upstream.Target, stdout io.Writer) error {
+	fmt.Fprintln(stdout, "configuration: ok:", cfg)
+	if err := target.Ping(ctx); err != nil {
+		return fmt.Errorf("upstream: %w", err)
+	}
+	fmt.Fprintln(stdout, "upstream: ok:", target.Address(), "answers")
+	return nil
+}
+
+// serve runs the sidecar until ctx ends, then drains it.
+func serve(ctx context.Context, cfg config.Config, target *upstream.Target, log *zap.Logger) error {
+	counters := metrics.New()
+	server := proxy.New(limits(cfg), target, commands.NewTable(), newBackend(cfg), counters, log)
+	listeners, err := listen(cfg.Listen)
+	if err != nil {
+		return err
+	}
+	var admins *admin.Server
+	if cfg.Admin.Listen != "" {
+		if admins, err = admin.Listen(cfg.Admin.Listen, counters.Registry, target.Ping); err != nil {
+			closeAll(listeners)
+			return err
+		}
+	}
+
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var running sync.WaitGroup
+	start := func(serve func() error) {
+		running.Go(func() {
+			if err := serve(); err != nil {
+				stop(err)
+			}
+		})
+	}
+	for _, ln := range listeners {
+		start(func() error { return server.Serve(ln) })
+	}
+	if admins != nil {
+		start(admins.Serve)
+	}
+	welcome(cfg, listeners, log)
+
+	<-ctx.Done()
+	log.Info("stopping: no new clients, running commands finish", zap.Duration("within", cfg.Shutdown.DrainTimeout))
+	bound, cancel := context.WithTimeout(context.Background(), cfg.Shutdown.DrainTimeout)
+	defer cancel()
+	server.Shutdown(bound)
+	if admins != nil {
+		_ = admins.Shutdown(bound) // what it still sends is of no use to anybody
+	}
+	running.Wait()
+	log.Info("stopped")
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+// welcome says where the sidecar is and what to try.
+func welcome(cfg config.Config, listeners []net.Listener, log *zap.Logger) {
+	if cfg.Upstream.Scheme == config.SchemeEmbedded {
+		log.Warn("the store is embedded and in memory: for trying things out, not for a sale; what it holds ends with this process")
+	}
+	for _, ln := range listeners {
+		log.Info("ready", zap.Stringer("listen", ln.Addr()), zap.Stringer("upstream", cfg.Upstream), zap.String("admin", cfg.Admin.Listen))
+	}
+	if tcp, ok := listeners[0].Addr().(*net.TCPAddr); ok {
+		log.Info("try: redis-cli -p " + fmt.Sprint(tcp.Port) + " SECKILL.CREATE iphone 100, then SECKILL.BUY iphone alice")
+	}
+}
+
+func listen(addresses []config.Address) ([]net.Listener, error) {
+	var listeners []net.Listener
+	for _, a := range addresses {
+		ln, err := listenOn(a)
+		if err != nil {
+			closeAll(listeners)
+			return nil, fmt.Errorf("listen: %w", err)
+		}
+		listeners = append(listeners, ln)
+	}
+	return listeners, nil
+}
+
+// listenOn opens one address. A unix socket that a killed process has left
+// behind is removed; one that somebody listens on is not.
+func listenOn(a config.Address) (net.Listener, error) {
+	if a.Network == "unix" {
+		if conn, err := net.DialTimeout("unix", a.Address, time.Second); err == nil {
+			conn.Close()
+		} else if errors.Is(err, syscall.ECONNREFUSED) {
+			if err := os.Remove(a.Address); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return net.Listen(a.Network, a.Address)
+}
+
+func closeAll(listeners []net.Listener) {
+	for _, ln := range listeners {
+		ln.Close()
+	}
+}
+
+// openTarget returns where commands go, and what to call at the end.
+func openTarget(cfg config.Config) (*upstream.Target, func(), error) {
+	opts := upstream.Options{
+		Network:       cfg.Upstream.Network(),
+		Address:       cfg.Upstream.Address,
+		User:          cfg.Upstream.User,
+		Password:      string(cfg.Upstream.Password),
+		DB:            cfg.Upstream.DB,
+		DialTimeout:   cfg.Control.DialTimeout,
+		ScriptTimeout: cfg.Control.ScriptTimeout,
+		BackoffMin:    cfg.Control.BackoffMin,
+		BackoffMax:    cfg.Control.BackoffMax,
+	}
+	if cfg.Upstream.Scheme != config.SchemeEmbedded {
+		return upstream.New(opts), func() {}, nil
+	}
+	store, err := upstream.StartEmbedded()
+	if err != nil {
+		return nil, nil, fmt.Errorf("embedded store: %w", err)
+	}
+	opts.Address, opts.Dialer = "the embedded store", store.Dial
+	return upstream.New(opts), store.Close, nil
+}
+
+func limits(cfg config.Config) proxy.Limits {
+	return proxy.Limits{
+		Clients:     cfg.Limits.ClientsMax,
+		BulkBytes:   int64(cfg.Limits.CommandBytesMax),
+		InlineBytes: cfg.Limits.InlineBytesMax,
+		CustomBytes: cfg.Limits.CustomBytesMax,
+		PipelineMax: cfg.Limits.PipelineMax,
+		IdleTimeout: cfg.Client.IdleTimeout,
+		Linger:      cfg.Client.LingerTimeout,
+		Backends:    cfg.Control.IdentitiesMax,
+	}
+}
+
+// newBackend returns what makes the sales and locks of one user and database.
+func newBackend(cfg config.Config) func(*redis.Client) *commands.Backend {
+	return func(rdb *redis.Client) *commands.Backend {
+		return &commands.Backend{
+			Sales: seckill.New(rdb, seckill.Options{Prefix: cfg.Seckill.Prefix, TakeoverAfter: cfg.Seckill.Takeover}),
+			Locks: lock.New(rdb, lock.Options{
+				Prefix:          cfg.Lock.Prefix,
+				CompanionPrefix: cfg.Lock.CompanionPrefix,
+				TTLMax:          cfg.Lock.TTLMax,
+			}),
+		}
+	}
+}

@@ -1,0 +1,179 @@
+// Package proxy is the RESP side of the sidecar: it accepts clients, reads their
+// commands, runs the custom ones and forwards all others.
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/tidwall/redcon"
+	"go.uber.org/zap"
+
+	"seckill-proxy/commands"
+	"seckill-proxy/internal/resp"
+	"seckill-proxy/metrics"
+	"seckill-proxy/upstream"
+)
+
+// Limits bound what clients can make the sidecar hold or do.
+type Limits struct {
+	Clients     int           // connections at one time
+	BulkBytes   int64         // longest argument of a command
+	InlineBytes int           // longest inline command
+	CustomBytes int           // longest custom command; longer forwarded ones are streamed
+	PipelineMax int           // custom commands of one connection at one time
+	IdleTimeout time.Duration // a client silent for longer is closed; 0: never
+	Linger      time.Duration // how long a client that won't send more waits for its last replies
+	Backends    int           // users and databases whose connections are kept
+}
+
+func (l Limits) reader() resp.Limits {
+	return resp.Limits{BulkBytes: l.BulkBytes, InlineBytes: l.InlineBytes, WholeBytes: l.CustomBytes}
+}
+
+// Server serves clients. Make it with New.
+type Server struct {
+	limits  Limits
+	target  *upstream.Target
+	table   *commands.Table
+	metrics *metrics.Metrics
+	log     *zap.Logger
+
+	backends *backends
+	clients  atomic.Int64
+
+	ctx    context.Context // of everything that waits; ends when clients are cut
+	cancel context.CancelFunc
+
+	drain     atomic.Bool // Shutdown has begun; set with mu held
+	mu        sync.Mutex
+	listeners []net.Listener
+	sessions  map[*session]struct{}
+	running   sync.WaitGroup // sessions
+}
+
+// New returns a server that forwards to target. open makes the backend of one
+// user and database from a client of the control plane, which the server closes.
+func New(limits Limits, target *upstream.Target, table *commands.Table,
+	open func(*redis.Client) *commands.Backend, m *metrics.Metrics, log *zap.Logger) *Server {
+	s := &Server{
+		limits:   limits,
+		target:   target,
+		table:    table,
+		metrics:  m,
+		log:      log,
+		backends: newBackends(limits.Backends, target.Client, open),
+		sessions: make(map[*session]struct{}),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
+}
+
+// Serve accepts clients from ln until Shutdown. Several may run at one time.
+func (s *Server) Serve(ln net.Listener) error {
+	s.mu.Lock()
+	if s.drain.Load() {
+		s.mu.Unlock()
+		return ln.Close()
+	}
+	s.listeners = append(s.listeners, ln)
+	s.mu.Unlock()
+	front := &guard{Listener: ln, clients: &s.clients, clientsMax: int64(s.limits.Clients), log: s.log}
+	return redcon.Serve(front, s.takeOver, nil, nil)
+}
+
+// takeOver is redcon's handler. It is called once for each connection, with its
+// knock, and makes a session of it.
+func (s *Server) takeOver(c redcon.Conn, _ redcon.Command) {
+	c.Detach()
+	client := c.NetConn().(*knock).Conn
+	session := newSession(s, client)
+	s.mu.Lock()
+	if s.drain.Load() {
+		s.mu.Unlock()
+		s.clients.Add(-1)
+		client.Close()
+		return
+	}
+	s.sessions[session] = struct{}{}
+	s.running.Add(1)
+	s.mu.Unlock()
+	s.metrics.Clients.Inc()
+	s.metrics.ClientsTotal.Inc()
+	go s.runSession(session)
+}
+
+func (s *Server) runSession(session *session) {
+	defer func() {
+		s.mu.Lock()
+		delete(s.sessions, session)
+		s.mu.Unlock()
+		s.clients.Add(-1)
+		s.metrics.Clients.Dec()
+		s.running.Done()
+	}()
+	session.run()
+}
+
+// Shutdown stops accepting, lets every client's running commands finish, and
+// closes it. When ctx ends first, what still runs is cut. It returns when the
+// last session has ended.
+func (s *Server) Shutdown(ctx context.Context) {
+	s.mu.Lock()
+	s.drain.Store(true)
+	for _, ln := range s.listeners {
+		ln.Close()
+	}
+	for session := range s.sessions {
+		session.stopReading()
+	}
+	s.mu.Unlock()
+
+	ended := make(chan struct{})
+	go func() {
+		s.running.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		s.mu.Lock()
+		for session := range s.sessions {
+			session.cut()
+		}
+		s.mu.Unlock()
+	}
+	s.cancel()
+	<-ended
+	s.backends.close()
+}
+
+// execute runs a custom command's handler. A handler that panics costs its
+// client an error, and nobody else anything.
+func (s *Server) execute(row *commands.Command, backend *commands.Backend, args [][]byte) (reply commands.Reply) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("a command panicked", zap.String("command", row.Name), zap.Any("panic", p),
+				zap.ByteString("stack", debug.Stack()))
+			reply = commands.Error(fmt.Sprintf("ERR internal error in %s; the outcome is unknown", row.Name))
+		}
+		s.metrics.Outcome(row.Name, outcomeCode(reply))
+	}()
+	return row.Handle(s.ctx, backend, args)
+}
+
+// outcomeCode is the integer that a business outcome starts with.
+func outcomeCode(reply commands.Reply) int {
+	if array, ok := reply.(commands.Array); ok && len(array) > 0 {
+		if code, ok := array[0].(int); ok {
+			return code
+		}
+	}
+	return 0
+}

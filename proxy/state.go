@@ -1,0 +1,195 @@
+package proxy
+
+import (
+	"bytes"
+	"strconv"
+
+	"seckill-proxy/upstream"
+)
+
+// state is what the sidecar knows of a session, learned from the replies to the
+// commands that change it. It is what Redis knows of the connection behind the
+// session, as far as the sidecar must know it too: to run custom commands as the
+// same user in the same database, and to tell replies from messages.
+type state struct {
+	identity upstream.Identity
+	db       int
+	protocol int // 2 or 3
+
+	multi  bool     // between MULTI and EXEC or DISCARD
+	queued int      // commands queued since MULTI
+	tx     []queued // those among them that change the session
+
+	subscribed [families]int // subscriptions by family
+	monitoring bool
+
+	// opaque tells that the stream of replies can't be followed any more: it is
+	// copied, and custom commands are Redis's unknown commands.
+	opaque bool
+}
+
+// queued is an effect that waits for EXEC.
+type queued struct {
+	effect
+	position int // among the commands of the transaction
+}
+
+func freshState(db int) state { return state{db: db, protocol: 2} }
+
+// inSubscribedMode reports the mode in which RESP2 allows only subscribing,
+// PING, QUIT and RESET, and arrays may be messages.
+func (s *state) inSubscribedMode() bool {
+	return s.protocol == 2 && s.subscribed != [families]int{}
+}
+
+// waitsForMessages reports a session whose silence is no idleness.
+func (s *state) waitsForMessages() bool {
+	return s.subscribed != [families]int{} || s.monitoring || s.opaque
+}
+
+// watched reports whether replies must be looked into, and not only counted.
+func (s *state) watched() bool {
+	return s.multi || s.monitoring || s.subscribed != [families]int{}
+}
+
+// reply is what is kept of a reply while it passes.
+type reply struct {
+	kind     byte   // its first byte
+	head     []byte // its first bytes, at most headBytes
+	tail     []byte // its last bytes, at most tailBytes
+	elements []byte // the first byte of each element of EXEC's reply
+}
+
+const (
+	headBytes = 64 // enough for the name of a message frame, QUEUED and EXECABORT
+	tailBytes = 32 // enough for the count at the end of a subscription frame
+)
+
+// isMessage reports replies that nobody asked for: messages, invalidations,
+// MONITOR's lines. confirms is the effect that waits for its reply.
+func (s *state) isMessage(r *reply, confirms effectKind) bool {
+	switch {
+	case r.kind == '>', r.kind == '*' && s.inSubscribedMode():
+		switch name := frameName(r.head); name {
+		case "subscribe", "psubscribe", "ssubscribe":
+			return confirms != effectSubscribe
+		case "unsubscribe", "punsubscribe", "sunsubscribe":
+			// Redis also unsubscribes by itself, when a slot moves away.
+			return confirms != effectUnsubscribe
+		case "message", "pmessage", "smessage":
+			return true
+		}
+		return r.kind == '>'
+	case r.kind == '+' && s.monitoring:
+		return len(r.head) > 1 && r.head[1] >= '0' && r.head[1] <= '9'
+	}
+	return false
+}
+
+// frameName returns the first element of an array of bulk strings: the "message"
+// of "*3\r\n$7\r\nmessage\r\n…".
+func frameName(head []byte) string {
+	lines := bytes.SplitN(head, []byte("\r\n"), 4)
+	if len(lines) < 4 || len(lines[1]) == 0 || lines[1][0] != '$' {
+		return ""
+	}
+	return string(lines[2])
+}
+
+// lastInteger returns the integer that a subscription frame ends with.
+func lastInteger(tail []byte) int {
+	i := bytes.LastIndexByte(tail, ':')
+	if i < 0 {
+		return 0
+	}
+	n, err := strconv.Atoi(string(bytes.TrimSpace(tail[i+1:])))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// answered applies a command's effect, now that its reply has come. It returns
+// the effect with the number of its replies that are still to come; 0 ends it.
+func (s *state) answered(e effect, r *reply, target *upstream.Target) effect {
+	if s.multi && r.kind == '+' && bytes.HasPrefix(r.head, []byte("+QUEUED\r\n")) {
+		if e.kind.changesSession() {
+			s.tx = append(s.tx, queued{e, s.queued})
+		}
+		s.queued++
+		e.replies = 0
+		return e
+	}
+	if e.kind == effectSubscribe || e.kind == effectUnsubscribe {
+		return s.subscription(e, r)
+	}
+	if e.kind == effectExec {
+		s.ended(r, target)
+	} else if r.kind != '-' {
+		s.apply(e, target)
+	}
+	e.replies = 0
+	return e
+}
+
+func (s *state) apply(e effect, target *upstream.Target) {
+	switch e.kind {
+	case effectMulti:
+		s.multi, s.queued, s.tx = true, 0, nil
+	case effectDiscard:
+		s.multi, s.tx = false, nil
+	case effectReset:
+		*s = freshState(target.DB())
+	case effectAuth:
+		s.identity = e.identity
+	case effectHello:
+		s.protocol = e.protocol
+		if e.identity.Known {
+			s.identity = e.identity
+		}
+	case effectSelect:
+		s.db = e.db
+	case effectMonitor:
+		s.monitoring = true
+	case effectOpaque, effectSubscribe, effectUnsubscribe:
+		// A subscription inside a transaction answers with more replies than
+		// EXEC's array announces.
+		s.opaque = true
+	}
+}
+
+// ended ends a transaction on EXEC's reply: an array of results, a null where a
+// watched key changed, or an error.
+func (s *state) ended(r *reply, target *upstream.Target) {
+	if r.kind == '-' && !bytes.HasPrefix(r.head, []byte("-EXECABORT")) {
+		return // EXEC itself was refused; the transaction stands as it stood
+	}
+	tx := s.tx
+	s.multi, s.tx = false, nil
+	for _, q := range tx {
+		if q.position < len(r.elements) && r.elements[q.position] != '-' {
+			s.apply(q.effect, target)
+		}
+	}
+}
+
+// subscription accounts for one confirmation of a SUBSCRIBE or UNSUBSCRIBE.
+func (s *state) subscription(e effect, r *reply) effect {
+	if r.kind == '-' {
+		e.replies = 0
+		return e
+	}
+	if e.replies == 0 { // UNSUBSCRIBE from all: a reply each, and one if there are none
+		e.replies = max(s.subscribed[e.family], 1)
+	}
+	e.replies--
+	n := lastInteger(r.tail)
+	switch e.family {
+	case channels:
+		n -= s.subscribed[patterns]
+	case patterns:
+		n -= s.subscribed[channels]
+	}
+	s.subscribed[e.family] = max(n, 0)
+	return e
+}

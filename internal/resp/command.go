@@ -33,8 +33,8 @@ type Command struct {
 	// Raw is the command on the wire; an inline command is rewritten as an
 	// array. Of a partial command it is the beginning.
 	Raw []byte
-	// Partial tells that the command is longer than Limits.WholeBytes. The rest
-	// of its bytes comes from CommandReader.Rest, and must be taken before Next.
+	// Partial tells that the command is longer than Limits.WholeBytes. What is
+	// left of it comes from CommandReader.Rest, and must be taken before Next.
 	Partial bool
 }
 
@@ -137,11 +137,9 @@ func (r *CommandReader) parse() (Command, bool, error) {
 		r.args = append(r.args, r.buf[r.start+s.from:r.start+s.to])
 	}
 	cmd := Command{Args: r.args, Count: r.count}
-	if r.left > 0 {
-		cmd.Partial, r.rest = true, true
-		r.scan = min(r.scan, r.end-r.start)
-	}
+	r.rest = r.left > 0
 	cmd.Raw = r.take()
+	cmd.Partial = r.rest || len(cmd.Raw) > r.limits.WholeBytes
 	return cmd, true, nil
 }
 

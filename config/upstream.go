@@ -124,7 +124,7 @@ func ParseUpstream(s string) (Upstream, error) {
 // redisAt completes an upstream with its host and port.
 func redisAt(u Upstream, address string) (Upstream, error) {
 	host, port, err := net.SplitHostPort(address)
-	if err != nil || host == "" || strings.ContainsAny(host, "/ ") {
+	if err != nil || !validHost(host) {
 		return Upstream{}, fmt.Errorf("want a host and a port; allowed are %s", upstreamForms)
 	}
 	u.Address = address

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -176,11 +177,22 @@ func checkSocketPath(path string) error {
 	return nil
 }
 
+// validHost accepts a name or an address, and nothing that has a meaning of its
+// own in a URL.
+func validHost(host string) bool {
+	if strings.Contains(host, ":") {
+		return net.ParseIP(host) != nil
+	}
+	return hostName.MatchString(host)
+}
+
+var hostName = regexp.MustCompile(`^[\w.-]+$`)
+
 // checkHostPort allows an empty host, all addresses, and port 0, any free one:
 // both are for listening.
 func checkHostPort(s string) error {
 	host, port, err := net.SplitHostPort(s)
-	if err != nil || strings.ContainsAny(host, "/@ ") {
+	if err != nil || host != "" && !validHost(host) {
 		return errors.New("want host:port or [address]:port")
 	}
 	return checkPort(port, 0)

@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"bufio"
 	"errors"
 	"io"
 	"net"
@@ -73,6 +74,41 @@ func TestNoKeyWithoutTTLAfterACrash(t *testing.T) {
 				t.Errorf("round %d: PTTL %q is %d", round, key, ttl)
 			}
 		}
+	}
+}
+
+// The lock is only ever written together with its TTL, in one command.
+func TestLockIsWrittenWithItsTTL(t *testing.T) {
+	server := redistest.Start(t, redistest.Options{})
+	l := locker(server.Client(t))
+	conn := must(net.Dial("tcp", server.Addr))(t)
+	defer conn.Close()
+	must(io.WriteString(conn, "MONITOR\r\n"))(t)
+	monitor := bufio.NewScanner(conn)
+	if !monitor.Scan() || monitor.Text() != "+OK" {
+		t.Fatalf("MONITOR: %q", monitor.Text())
+	}
+
+	acquire(t, l, "x", "me", minute)
+	acquire(t, l, "x", "me", minute)
+	renew(t, l, "x", "me", minute)
+	release(t, l, "x", "me")
+	release(t, l, "x", "me")
+	check(t, l, "the end", "me")
+
+	writes := 0
+	for monitor.Scan() && !strings.Contains(monitor.Text(), "the end") {
+		// 1700000000.123456 [0 lua] "SET" "lock:x" "me" "PX" "60000"
+		_, command, inScript := strings.Cut(monitor.Text(), " lua] ")
+		if inScript && strings.HasPrefix(command, `"SET" "lock:x" `) {
+			writes++
+			if command != `"SET" "lock:x" "me" "PX" "60000"` {
+				t.Errorf("without a TTL: %s", command)
+			}
+		}
+	}
+	if writes != 2 {
+		t.Fatalf("%d writes of the lock, want 2", writes)
 	}
 }
 

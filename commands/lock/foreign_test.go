@@ -135,5 +135,13 @@ func TestForeignCodeRetakesALock(t *testing.T) {
 		expect(t, check(t, l, "x", "tok"), Result{Held, "tok", 0, minute, 1})
 		expect(t, release(t, l, "x", "tok"), Result{Released, "tok", 0, 0, 0})
 		expectNoTraces(t, s.rdb)
+
+		ours = acquire(t, l, "x", "", minute)
+		must(s.rdb.Set(ctx, "lock:x", "tok", minute).Result())(t)
+		adopted := acquire(t, l, "x", "tok", minute)
+		if adopted.Fence <= ours.Fence {
+			t.Fatalf("fence %d after %d", adopted.Fence, ours.Fence)
+		}
+		expect(t, adopted, Result{Reentered, "tok", adopted.Fence, minute, 2})
 	})
 }

@@ -2,7 +2,10 @@ package lock
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +79,33 @@ func TestReentrance(t *testing.T) {
 		}
 		expect(t, release(t, l, "x", "me"), Result{Released, "me", fence, 0, 0})
 		expectNoTraces(t, s.rdb)
+	})
+}
+
+// The record says of the holder what keys.go documents.
+func TestCompanionRecord(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, s *store) {
+		l, ctx := locker(s.rdb), t.Context()
+		record := must(l.keys("x"))(t).record
+		fence := fmt.Sprint(acquire(t, l, "x", "me", time.Hour).Fence)
+		since := must(s.rdb.HGet(ctx, record, "acquired_at").Result())(t)
+		if now := must(s.rdb.Time(ctx).Result())(t).UnixMilli(); must(strconv.ParseInt(since, 10, 64))(t) > now || len(since) != 13 {
+			t.Fatalf("acquired at %s, now it is %d", since, now)
+		}
+		expectRecord := func(depth, ttl string) {
+			t.Helper()
+			want := map[string]string{"token": "me", "fence": fence, "depth": depth, "ttl_ms": ttl, "acquired_at": since}
+			if got := must(s.rdb.HGetAll(ctx, record).Result())(t); !maps.Equal(got, want) {
+				t.Fatalf("got %v, want %v", got, want)
+			}
+		}
+		expectRecord("1", "3600000")
+		acquire(t, l, "x", "me", 2*time.Hour)
+		expectRecord("2", "7200000")
+		renew(t, l, "x", "me", minute)
+		expectRecord("2", "60000")
+		release(t, l, "x", "me")
+		expectRecord("1", "60000")
 	})
 }
 

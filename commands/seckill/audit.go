@@ -36,7 +36,7 @@ type Difference struct {
 const AuditMax = 100
 
 // Audit computes both sides in one step; found is false when nothing of such a
-// sale is there. Redis serves nobody else meanwhile, for a few microseconds per
+// sale is there. Redis serves nobody else meanwhile, for some 10 to 20 microseconds per
 // reservation.
 func (s *Store) Audit(ctx context.Context, sku string) (audit Audit, found bool, err error) {
 	tag := shardTag(sku, 0, shardsPerSale)

@@ -23,9 +23,10 @@ local function differ(what, expected, found)
         named[n + 1], named[n + 2], named[n + 3] = what, expected, found
     end
 end
-local function compare(what, expected, found)
+-- What differs is named in two parts, put together only where it does.
+local function compare(what, whose, expected, found)
     if expected ~= found then
-        differ(what, expected, found)
+        differ(what .. whose, expected, found)
     end
 end
 
@@ -37,9 +38,9 @@ for i, wanted in ipairs({'hash', 'hash', 'hash', 'stream'}) do
         differ('key ' .. KEYS[i] .. ' is a ' .. kind .. ' and not a ' .. wanted, 0, 1)
     end
 end
-local entries = present[4] and redis.call('XRANGE', KEYS[4], '-', '+') or {}
+local queued = present[4] and redis.call('XLEN', KEYS[4]) or 0
 -- An empty queue alone is what a CREATE without the right to go on leaves.
-if total == 0 and not (present[1] or present[2] or present[3]) and #entries == 0 then
+if total == 0 and not (present[1] or present[2] or present[3]) and queued == 0 then
     return {}
 end
 
@@ -71,102 +72,107 @@ elseif attempt('XPENDING', KEYS[4], 'workers') then
     differ("consumer group 'workers' of " .. KEYS[4], 1, 0)
 end
 
--- The order records, and what they say about each user.
+-- The order records, and what they say about each user. There may be millions,
+-- so a table per record would be too much.
 local units, count = {P = 0, C = 0, X = 0, E = 0}, 0
-local orders, users = {}, {}
+local user_of, prev_of = {}, {}       -- by token id
+local waiting, qty_of = {}, {}        -- token id and qty of pending orders, by entry id
+local units_of, orders_of = {}, {}    -- by user
 local records = present[3] and redis.call('HGETALL', KEYS[3]) or {}
 for i = 1, #records, 2 do
-    local id, order = records[i], unpack_order(records[i + 1])
+    local id = records[i]
+    local state, qty, entry, _, prev, user, request = split_order(records[i + 1])
     count = count + 1
-    if not order then
+    if not state then
         differ('readable record of order ' .. prefix .. id, 1, 0)
     else
-        orders[id] = order
-        units[order.state] = units[order.state] + order.qty
-        local user = users[order.user] or {units = 0, orders = 0}
-        users[order.user] = user
-        user.orders = user.orders + 1
-        if order.state == 'P' or order.state == 'C' then
-            user.units = user.units + order.qty
+        units[state] = units[state] + qty
+        user_of[id], prev_of[id] = user, prev
+        orders_of[user] = (orders_of[user] or 0) + 1
+        units_of[user] = (units_of[user] or 0) + ((state == 'P' or state == 'C') and qty or 0)
+        if state == 'P' then
+            if waiting[entry] then
+                differ('queue entry of pending order ' .. prefix .. waiting[entry], 1, 0)
+            end
+            waiting[entry], qty_of[entry] = id, qty
         end
-        if order.request ~= '' and sale.secret and request_token_id(sale.secret, order.user, order.request) ~= id then
+        if request ~= '' and sale.secret and request_token_id(sale.secret, user, request) ~= id then
             differ('request id of order ' .. prefix .. id, 1, 0)
         end
     end
 end
+records = nil
 
 -- The marks of the buyers. The reservations of a user form a chain from the
 -- latest one backwards.
 local marks = present[2] and redis.call('HGETALL', KEYS[2]) or {}
 for i = 1, #marks, 2 do
-    local name = marks[i]
+    local user = marks[i]
     local held, latest = unpack_buyer(marks[i + 1])
-    local user = users[name]
     if not held then
-        differ('readable mark of user ' .. name, 1, 0)
-    elseif not user then
-        differ('orders of user ' .. name, 1, 0)
+        differ('readable mark of user ' .. user, 1, 0)
+    elseif not orders_of[user] then
+        differ('orders of user ' .. user, 1, 0)
     else
-        compare('units held by user ' .. name, user.units, held)
-        if sale.limit > 0 and user.units > sale.limit then
-            differ('units of user ' .. name .. ' above the limit', sale.limit, user.units)
+        compare('units held by user ', user, units_of[user], held)
+        if sale.limit > 0 and units_of[user] > sale.limit then
+            differ('units above the limit held by user ' .. user, sale.limit, units_of[user])
         end
         local length, id = 0, latest
-        while length <= user.orders and orders[id] and orders[id].user == name do
-            length, id = length + 1, orders[id].prev
+        while length <= orders_of[user] and user_of[id] == user do
+            length, id = length + 1, prev_of[id]
         end
-        compare('orders of user ' .. name .. ' that follow from the latest', user.orders, length)
+        compare('orders, from the latest backwards, of user ', user, orders_of[user], length)
     end
-    if user then
-        user.marked = true
-    end
+    orders_of[user] = nil
 end
-for name, user in pairs(users) do
-    if not user.marked then
-        differ('mark of user ' .. name, 1, 0)
-    end
+for user in pairs(orders_of) do
+    differ('mark of user ' .. user, 1, 0)
 end
 if count > 0 and not present[2] then
     differ('key ' .. KEYS[2], 1, 0)
 end
-if not present[3] and (sale.orders > 0 or #marks > 0 or #entries > 0) then
+if not present[3] and (sale.orders > 0 or #marks > 0 or queued > 0) then
     differ('key ' .. KEYS[3], 1, 0)
 end
 
--- The queue: one entry for each pending order, none else.
-for _, entry in ipairs(entries) do
-    local fields = {}
-    for i = 1, #entry[2], 2 do
-        fields[entry[2][i]] = entry[2][i + 1]
+-- The queue: one entry for each pending order, none else. Read in parts, since
+-- each entry becomes several tables.
+local from = '-'
+while present[4] do
+    local entries = redis.call('XRANGE', KEYS[4], from, '+', 'COUNT', 1000)
+    if #entries == 0 then
+        break
     end
-    local id = string.sub(fields.token or '', -24)
-    local order = orders[id]
-    if order and order.state == 'P' and order.entry == entry[1] and fields.token == prefix .. id and
-        fields.user == order.user and fields.qty == tostring(order.qty) then
-        order.queued = true
-    else
-        differ('queue entry ' .. entry[1] .. ' without its pending order', 0, 1)
+    for _, entry in ipairs(entries) do
+        local at, fields = entry[1], entry[2]
+        local id = waiting[at]
+        if id and fields[1] == 'token' and fields[2] == prefix .. id and fields[3] == 'user' and
+            fields[4] == user_of[id] and fields[5] == 'qty' and tonumber(fields[6]) == qty_of[at] and not fields[7] then
+            waiting[at] = nil
+        else
+            differ('queue entry ' .. at .. ' without its pending order', 0, 1)
+        end
     end
+    from = '(' .. entries[#entries][1]
 end
-for id, order in pairs(orders) do
-    if order.state == 'P' and not order.queued then
-        differ('queue entry of pending order ' .. prefix .. id, 1, 0)
-    end
+for _, id in pairs(waiting) do
+    differ('queue entry of pending order ' .. prefix .. id, 1, 0)
 end
 
 -- Both sides of the equation.
 if present[1] then
     local stocked = sale.stock + sale.restocked
-    compare("counter 'pending'", units.P, sale.pending)
-    compare("counter 'confirmed'", units.C, sale.confirmed)
-    compare("counter 'cancelled'", units.X, sale.cancelled)
-    compare("counter 'orders'", count, sale.orders)
-    compare("counter 'available'", stocked - units.P - units.C, sale.available)
-    compare('available + pending + confirmed', stocked, sale.available + sale.pending + sale.confirmed)
+    compare('counter ', "'pending'", units.P, sale.pending)
+    compare('counter ', "'confirmed'", units.C, sale.confirmed)
+    compare('counter ', "'cancelled'", units.X, sale.cancelled)
+    compare('counter ', "'orders'", count, sale.orders)
+    compare('counter ', "'available'", stocked - units.P - units.C, sale.available)
+    compare('available + pending + confirmed', '', stocked, sale.available + sale.pending + sale.confirmed)
 end
 
 local answer = {sale.stock, sale.restocked, sale.available, sale.pending, sale.confirmed, sale.cancelled, sale.orders,
-    units.P, units.C, units.X, count, #marks / 2, #entries, total}
+    units.P, units.C, units.X, count, #marks / 2, queued, total}
 for _, value in ipairs(named) do
     answer[#answer + 1] = value
 end

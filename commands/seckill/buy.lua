@@ -15,9 +15,9 @@
 -- A script because limit, request id, deduction, record and queue entry are one
 -- step; a list because a call costs more than a purchase.
 --
--- Nothing can stop it half-way. Reads have shown that each key is there and of
--- its type. The first two writes show the right to use both commands that
--- write; the first does no harm alone, and the second is the first purchase's.
+-- Nothing can stop it half-way. Reads have shown that each hash is one. The first
+-- two writes show the right to use both commands that write, and that the queue
+-- is there; the first does no harm alone, and the second is the first purchase's.
 
 local FIELDS = 4
 
@@ -39,8 +39,9 @@ local sale, damage = read_sale(KEYS[1])
 if damage then
     return damage
 end
-local lost = function(key) return redis.call('HLEN', key) == 0 end
-if not sale or (sale.orders > 0 and (lost(KEYS[2]) or lost(KEYS[3]))) then
+-- HLEN is asked in any case, since it also shows a key of another type.
+local marked, recorded = redis.call('HLEN', KEYS[2]), redis.call('HLEN', KEYS[3])
+if not sale or (sale.orders > 0 and (marked == 0 or recorded == 0)) then
     return no_sale()
 end
 

@@ -48,23 +48,32 @@ local function pack_order(o)
         o.prev .. o.user .. o.request .. o.order_id .. o.reason
 end
 
--- Returns nil for what isn't an order record.
-local function unpack_order(record)
+-- Returns state, qty, entry, deadline, prev, user, request, order id and reason;
+-- nothing for what isn't an order record.
+local function split_order(record)
     local state, qty, entry, deadline, prev, user, request, order_id, reason, at = string.match(record,
         '^([PCXE]),(%d+),(%d+%-%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+):()')
-    if not state or #record - at + 1 ~= prev + user + request + order_id + reason then
-        return nil
+    if not state then
+        return
     end
-    local function take(length)
-        local s = string.sub(record, at, at + length - 1)
-        at = at + length
-        return s
+    local user_at = at + prev
+    local request_at = user_at + user
+    local order_id_at = request_at + request
+    local reason_at = order_id_at + order_id
+    if #record + 1 ~= reason_at + reason then
+        return
     end
-    return {
-        state = state, qty = tonumber(qty), entry = entry, deadline = tonumber(deadline),
-        prev = take(prev), user = take(user), request = take(request),
-        order_id = take(order_id), reason = take(reason),
-    }
+    return state, tonumber(qty), entry, tonumber(deadline),
+        string.sub(record, at, user_at - 1), string.sub(record, user_at, request_at - 1),
+        string.sub(record, request_at, order_id_at - 1), string.sub(record, order_id_at, reason_at - 1),
+        string.sub(record, reason_at)
+end
+
+-- The same as a table, nil for what isn't an order record.
+local function unpack_order(record)
+    local o = {}
+    o.state, o.qty, o.entry, o.deadline, o.prev, o.user, o.request, o.order_id, o.reason = split_order(record)
+    return o.state and o
 end
 
 -- A user's mark: units held, token id of the latest reservation. nil for what

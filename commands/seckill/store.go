@@ -184,12 +184,12 @@ func (s *Store) appendListed(ctx context.Context, list []Listed, skus []string) 
 			continue // in the index only: its creation ended half-way, or it is gone
 		}
 		text, _ := available.(string)
-		left, err := strconv.ParseInt(text, 10, 64)
+		left, err := strconv.ParseUint(text, 10, 53)
 		state := Open
 		if err != nil {
-			state = Damaged
+			state, left = Damaged, 0
 		}
-		list = append(list, Listed{SKU: skus[i], State: state, Left: left})
+		list = append(list, Listed{SKU: skus[i], State: state, Left: int64(left)})
 	}
 	return list, nil
 }

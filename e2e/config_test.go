@@ -1,0 +1,183 @@
+package e2e
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"seckill-proxy/internal/redistest"
+)
+
+// file writes a configuration file and returns its name.
+func file(t *testing.T, content string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// TestPrecedence sets a key in all places, and takes them away one after the
+// other.
+func TestPrecedence(t *testing.T) {
+	config := file(t, "admin:\n  listen: \"127.0.0.1:3\"\n")
+	for _, test := range []struct {
+		name string
+		settings
+		want string
+	}{
+		{"flag", settings{args: []string{"-config", config, "-admin", "127.0.0.1:1"}, env: []string{"SECKILL_ADMIN=127.0.0.1:2"}}, "127.0.0.1:1"},
+		{"environment", settings{args: []string{"-config", config}, env: []string{"SECKILL_ADMIN=127.0.0.1:2"}}, "127.0.0.1:2"},
+		{"file", settings{args: []string{"-config", config}}, "127.0.0.1:3"},
+		{"file named in the environment", settings{env: []string{"SECKILL_CONFIG=" + config}}, "127.0.0.1:3"},
+		{"default", settings{}, "127.0.0.1:9380"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.args = append(test.args, "-check")
+			p := launchBare(t, test.settings)
+			if code := p.exitCode(); code != 0 {
+				t.Errorf("exit code %d:\n%s", code, p.log)
+			}
+			if want := `admin.listen="` + test.want + `"`; !strings.Contains(p.log.String(), want) {
+				t.Errorf("no %s in:\n%s", want, p.log)
+			}
+		})
+	}
+}
+
+// TestConfigurationReachesItsPlace sets a key of the sales by environment and
+// looks for it in Redis.
+func TestConfigurationReachesItsPlace(t *testing.T) {
+	server := redistest.Start(t, redistest.Options{})
+	config := file(t, "lock:\n  prefix: \"mutex:\"\n")
+	proxy := start(t, settings{
+		args: []string{"-config", config},
+		env:  []string{"SECKILL_UPSTREAM=redis://" + server.Addr + "/2", "SECKILL_SECKILL_PREFIX=shop:"},
+	})
+	c := proxy.client(2)
+	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 1)
+	want(t, 200, "ACQUIRED", c, "LOCK.ACQUIRE", "report", 60_000, "TOKEN", "me")
+
+	direct := server.Client(t).Conn()
+	defer direct.Close()
+	if err := direct.Select(t.Context(), 2).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := direct.Exists(t.Context(), "shop:sales", "mutex:report").Result(); n != 2 || err != nil {
+		t.Errorf("%d of shop:sales and mutex:report are in database 2, want both (%v)", n, err)
+	}
+}
+
+// TestWrongConfiguration wants the whole of what the program says: where the
+// wrong thing stands, the key, the value and what is allowed.
+func TestWrongConfiguration(t *testing.T) {
+	wrongFile := file(t, "lock:\n  prefx: a\nseckill:\n  takeover_ms: 0\n")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	busy := taken.Addr().String()
+
+	for _, test := range []struct {
+		name string
+		settings
+		want string // all that it writes; lines without their "seckill-proxy: "
+	}{
+		{"flag's value", settings{args: []string{"-listen", "nope"}},
+			`flag -listen: listen: bad value "nope": want host:port or [address]:port`},
+		{"unknown flag", settings{args: []string{"-port", "6380"}},
+			"command line: flag provided but not defined: -port; allowed are -admin, -check, -config, -health, -listen, -upstream, -version"},
+		{"argument", settings{args: []string{"127.0.0.1:6379"}},
+			`command line: unexpected argument "127.0.0.1:6379"; allowed are -admin, -check, -config, -health, -listen, -upstream, -version`},
+		{"environment's value", settings{env: []string{"SECKILL_LOG_LEVEL=loud"}},
+			`environment: SECKILL_LOG_LEVEL: log.level: bad value "loud": want one of debug, info, warn, error`},
+		{"unknown variable", settings{env: []string{"SECKILL_LOCK_PREFX=a"}},
+			"environment: SECKILL_LOCK_PREFX: unknown variable; allowed are SECKILL_LOCK_COMPANION_PREFIX, SECKILL_LOCK_PREFIX, SECKILL_LOCK_TTL_MAX_MS"},
+		{"file", settings{args: []string{"-config", wrongFile}},
+			wrongFile + ": lock.prefx: unknown key; allowed are lock.companion_prefix, lock.prefix, lock.ttl_max_ms\n" +
+				wrongFile + ": seckill.takeover_ms: bad value 0: want an integer of milliseconds from 1 to 31536000000"},
+		{"no such file", settings{env: []string{"SECKILL_CONFIG=/nowhere/config.yaml"}},
+			"configuration file: open /nowhere/config.yaml: no such file or directory"},
+		{"password for everybody", settings{args: []string{"-listen", "0.0.0.0:6380", "-upstream", "redis://shop:geheim@127.0.0.1:6379"}},
+			"listen: 0.0.0.0:6380 can be reached from other machines while upstream.url carries a password: " +
+				"whoever connects would have that user's rights; allowed are loopback addresses and unix sockets"},
+		{"password in a wrong URL", settings{args: []string{"-upstream", "redis://geheim@127.0.0.1:6379"}},
+			`flag -upstream: upstream.url: bad value "redis://***": a user needs a password: user:password@, or :password@ for Redis's default user`},
+		{"port taken", settings{args: []string{"-listen", busy}},
+			"listen: listen tcp " + busy + ": bind: address already in use"},
+		{"admin's port taken", settings{args: []string{"-listen", "127.0.0.1:0", "-admin", busy}},
+			"admin.listen: listen tcp " + busy + ": bind: address already in use"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := launchBare(t, test.settings)
+			if code := p.exitCode(); code != 1 {
+				t.Errorf("exit code %d, want 1", code)
+			}
+			var want strings.Builder
+			for line := range strings.Lines(test.want) {
+				want.WriteString("seckill-proxy: " + strings.TrimSpace(line) + "\n")
+			}
+			if p.log.String() != want.String() {
+				t.Errorf("it wrote:\n%swant:\n%s", p.log, want.String())
+			}
+		})
+	}
+}
+
+// TestCheck reads everything, tries the upstream, reports and ends.
+func TestCheck(t *testing.T) {
+	server := redistest.Start(t, redistest.Options{Args: []string{"--requirepass", "geheim"}})
+	nobody := freeAddress(t)
+	for _, test := range []struct {
+		name, upstream string
+		code           int
+		want           string // in what it writes
+	}{
+		{"right password", "redis://:geheim@" + server.Addr, 0, "\nupstream: ok: " + server.Addr + " answers\n"},
+		{"none, clients bring their own", server.Addr, 0, "\nupstream: ok: " + server.Addr + " answers\n"},
+		{"embedded", "embedded", 0, "\nupstream: ok: the embedded store answers\n"},
+		{"wrong password", "redis://:falsch@" + server.Addr, 1,
+			"\nseckill-proxy: upstream: Redis cannot be reached at " + server.Addr + ": AUTH refused: -WRONGPASS"},
+		{"no such database", "redis://:geheim@" + server.Addr + "/99", 1,
+			"\nseckill-proxy: upstream: Redis cannot be reached at " + server.Addr + ": SELECT refused: -ERR DB index is out of range"},
+		{"nobody there", nobody, 1, "\nseckill-proxy: upstream: Redis cannot be reached at " + nobody + ": dial tcp"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := launchBare(t, settings{args: []string{"-check", "-upstream", test.upstream}})
+			if code := p.exitCode(); code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			for _, text := range []string{"configuration: ok: listen=", test.want} {
+				if !strings.Contains(p.log.String(), text) {
+					t.Errorf("no %q in:\n%s", text, p.log)
+				}
+			}
+			if strings.Contains(p.log.String(), "geheim") || strings.Contains(p.log.String(), "falsch") {
+				t.Errorf("it shows the password:\n%s", p.log)
+			}
+		})
+	}
+}
+
+// TestVersionAndHealth runs the flags that only ask.
+func TestVersionAndHealth(t *testing.T) {
+	version := launchBare(t, settings{args: []string{"-version"}})
+	if code, text := version.exitCode(), version.log.String(); code != 0 || text != "seckill-proxy "+builtVersion+"\n" {
+		t.Errorf("-version: exit code %d, output %q", code, text)
+	}
+
+	proxy := start(t, settings{})
+	healthy := launchBare(t, settings{args: []string{"-health", "-admin", proxy.admin}})
+	if code := healthy.exitCode(); code != 0 || healthy.log.String() != "" {
+		t.Errorf("-health of a running sidecar: exit code %d, output %q", code, healthy.log)
+	}
+	proxy.kill()
+	gone := launchBare(t, settings{args: []string{"-health", "-admin", proxy.admin}})
+	if code := gone.exitCode(); code != 1 || !strings.Contains(gone.log.String(), "connection refused") {
+		t.Errorf("-health of a killed sidecar: exit code %d, output %q", code, gone.log)
+	}
+}

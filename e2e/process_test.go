@@ -1,0 +1,264 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"seckill-proxy/internal/redistest"
+)
+
+// TestEmbedded tries the program without any configuration of its upstream.
+func TestEmbedded(t *testing.T) {
+	proxy := start(t, settings{})
+	proxy.await("the store is embedded and in memory")
+	proxy.await("try: redis-cli -p " + proxy.port())
+	c := proxy.client(3)
+	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 1)
+	token := want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "alice")[2]
+	want(t, 4001, "SOLD_OUT", c, "SECKILL.BUY", "iphone", "bob")
+	want(t, 200, "CONFIRMED", c, "SECKILL.CONFIRM", token, "order-1")
+	want(t, 200, "CLEAN", c, "SECKILL.AUDIT", "iphone")
+
+	// Both kinds of TTL lapse by themselves.
+	lock := want(t, 200, "ACQUIRED", c, "LOCK.ACQUIRE", "report", 100)[2]
+	if err := c.Do(t.Context(), "SET", "session", "1", "PX", 100).Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the lock lapses", func() bool {
+		return do(t, c, "LOCK.CHECK", "report", lock)[1] == "EXPIRED"
+	})
+	eventually(t, "the key lapses", func() bool {
+		return errors.Is(c.Do(t.Context(), "GET", "session").Err(), redis.Nil)
+	})
+	want(t, 200, "ACQUIRED", c, "LOCK.ACQUIRE", "report", 60_000)
+}
+
+// TestStops tells the program to stop in both ways, with clients connected.
+func TestStops(t *testing.T) {
+	for _, signal := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+		t.Run(signal.String(), func(t *testing.T) {
+			server := redistest.Start(t, redistest.Options{})
+			proxy := start(t, settings{args: []string{"-upstream", server.Addr}})
+			c := proxy.client(2)
+			if err := c.Do(t.Context(), "SET", "key", "value").Err(); err != nil {
+				t.Fatal(err)
+			}
+			waiter := make(chan error, 1)
+			go func() { waiter <- c.Do(t.Context(), "BLPOP", "queue", 0).Err() }()
+			eventually(t, "BLPOP waits", func() bool {
+				return strings.Contains(server.Client(t).ClientList(t.Context()).Val(), "cmd=blpop")
+			})
+
+			proxy.signal(signal)
+
+			if code := proxy.exitCode(); code != 0 {
+				t.Errorf("exit code %d, want 0", code)
+			}
+			if err := <-waiter; err == nil {
+				t.Error("BLPOP was answered, want a closed connection")
+			}
+			if proxy.log.find(`"stopped"`) == "" {
+				t.Error("the log doesn't say that it stopped")
+			}
+			if conn, err := net.Dial("tcp", proxy.addr); err == nil {
+				conn.Close()
+				t.Error("its port is still open")
+			}
+		})
+	}
+}
+
+// sold counts the units that are gone, asked of Redis itself.
+func sold(t testing.TB, server *redistest.Server) int64 {
+	t.Helper()
+	c := server.Client(t)
+	names, err := c.Keys(t.Context(), "seckill:{*}:sale:*").Result()
+	if err != nil || len(names) != 1 {
+		t.Fatalf("keys of sales: %v, %v; want one", names, err)
+	}
+	pending, err := c.HGet(t.Context(), names[0], "pending").Int64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pending
+}
+
+// TestDrain tells the program to stop while Redis works on a purchase: the buyer
+// still gets the answer.
+func TestDrain(t *testing.T) {
+	server := redistest.Start(t, redistest.Options{})
+	between := startRelay(t, server.Addr)
+	proxy := start(t, settings{args: []string{"-upstream", between.addr}})
+	c := proxy.client(2)
+	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 10)
+	want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "alice")
+
+	between.hold()
+	type answer struct {
+		purchase
+		err error
+	}
+	told := make(chan answer, 1)
+	go func() {
+		p, err := buy(t.Context(), c, "iphone", "bob")
+		told <- answer{p, err}
+	}()
+	eventually(t, "the purchase is under way", func() bool { return sold(t, server) == 2 })
+	proxy.signal(syscall.SIGTERM)
+	proxy.await("stopping")
+	between.release()
+
+	if a := <-told; a.err != nil || a.word != "RESERVED" {
+		t.Errorf("the buyer was told %v, %v; want RESERVED", a.purchase, a.err)
+	}
+	if code := proxy.exitCode(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+// TestDrainIsBounded never lets the answer through: the program ends all the
+// same.
+func TestDrainIsBounded(t *testing.T) {
+	server := redistest.Start(t, redistest.Options{})
+	between := startRelay(t, server.Addr)
+	proxy := start(t, settings{
+		args: []string{"-upstream", between.addr},
+		env:  []string{"SECKILL_SHUTDOWN_DRAIN_TIMEOUT_MS=50", "SECKILL_UPSTREAM_SCRIPT_TIMEOUT_MS=3600000"},
+	})
+	c := proxy.client(2)
+	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 10)
+	want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "alice")
+	between.hold()
+	told := make(chan error, 1)
+	go func() {
+		_, err := buy(t.Context(), c, "iphone", "bob")
+		told <- err
+	}()
+	eventually(t, "the purchase is under way", func() bool { return sold(t, server) == 2 })
+	proxy.signal(syscall.SIGTERM)
+
+	if code := proxy.exitCode(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	if err := <-told; err == nil {
+		t.Error("the buyer has an answer that nobody could give")
+	}
+}
+
+// TestLostReply cuts the connection to Redis after the purchase and before its
+// reply: the buyer is told so, and gets the token on asking again.
+func TestLostReply(t *testing.T) {
+	server := redistest.Start(t, redistest.Options{})
+	between := startRelay(t, server.Addr)
+	proxy := start(t, settings{args: []string{"-upstream", between.addr}})
+	c := proxy.client(2)
+	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 10)
+	want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "alice")
+
+	between.hold()
+	told := make(chan []any, 1)
+	go func() {
+		reply, _ := c.Do(t.Context(), "SECKILL.BUY", "iphone", "bob", "ID", "cart-1").Slice()
+		told <- reply
+	}()
+	eventually(t, "the purchase is made", func() bool { return sold(t, server) == 2 })
+	between.cut()
+	if got, want := fmt.Sprint(<-told), "[202 UNCERTAIN  0 0]"; got != want {
+		t.Errorf("the buyer was told %s, want %s", got, want)
+	}
+	between.release()
+
+	want(t, 200, "REPLAYED", c, "SECKILL.BUY", "iphone", "bob", "ID", "cart-1")
+	if n := sold(t, server); n != 2 {
+		t.Errorf("%d units are gone, want 2", n)
+	}
+	want(t, 200, "CLEAN", c, "SECKILL.AUDIT", "iphone")
+}
+
+// TestUnixSockets has unix sockets on both sides, and one that a killed sidecar
+// leaves behind.
+func TestUnixSockets(t *testing.T) {
+	dir, err := os.MkdirTemp("", "s") // a socket's path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	front, back := filepath.Join(dir, "front"), filepath.Join(dir, "back")
+	redistest.Start(t, redistest.Options{Args: []string{"--unixsocket", back}})
+	both := settings{args: []string{"-listen", "unix://" + front + ",127.0.0.1:0", "-upstream", "unix://" + back + "?db=3"}}
+
+	proxy := start(t, both)
+	want(t, 200, "CREATED", proxy.client(2), "SECKILL.CREATE", "iphone", 10)
+	if err := proxy.client(2).Do(t.Context(), "SET", "key", "value").Err(); err != nil {
+		t.Fatal(err)
+	}
+
+	second := launch(t, both)
+	if code := second.exitCode(); code != 1 || !strings.Contains(second.log.String(), "address already in use") {
+		t.Errorf("a second one on the same socket: exit code %d, output:\n%s", code, second.log)
+	}
+
+	proxy.kill()
+	if _, err := os.Stat(front); err != nil {
+		t.Fatalf("the killed sidecar left no socket, so this test tests nothing: %v", err)
+	}
+	proxy = start(t, both)
+	want(t, 200, "RESERVED", proxy.client(2), "SECKILL.BUY", "iphone", "alice")
+	if value, err := proxy.client(2).Do(t.Context(), "GET", "key").Text(); value != "value" {
+		t.Errorf("GET: %q, %v", value, err)
+	}
+	proxy.stop()
+	if _, err := os.Stat(front); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a sidecar that stopped left its socket: %v", err)
+	}
+}
+
+// TestAdmin asks for metrics and health while Redis is up, down and up again.
+func TestAdmin(t *testing.T) {
+	server := redistest.Start(t, redistest.Options{AppendOnly: true})
+	proxy := start(t, settings{args: []string{"-upstream", server.Addr}})
+	c := proxy.client(2)
+	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 1)
+	want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "alice")
+	want(t, 4001, "SOLD_OUT", c, "SECKILL.BUY", "iphone", "bob")
+
+	status, metrics := proxy.get("/metrics")
+	if status != 200 {
+		t.Errorf("/metrics: %d", status)
+	}
+	for _, line := range []string{
+		"seckill_proxy_clients 1",
+		`seckill_proxy_custom_commands_total{code="200",command="SECKILL.BUY"} 1`,
+		`seckill_proxy_custom_commands_total{code="4001",command="SECKILL.BUY"} 1`,
+	} {
+		if !strings.Contains(metrics, line+"\n") {
+			t.Errorf("no line %q in /metrics", line)
+		}
+	}
+
+	ready := func(status int, body string) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("/readyz says %d", status), func() bool {
+			got, text := proxy.get("/readyz")
+			return got == status && strings.Contains(text, body)
+		})
+		if got, _ := proxy.get("/healthz"); got != 200 {
+			t.Errorf("/healthz: %d, want 200 whatever Redis does", got)
+		}
+	}
+	ready(200, "ok")
+	server.Kill()
+	ready(503, "Redis cannot be reached at "+server.Addr)
+	want(t, 503, "BUSY", c, "SECKILL.BUY", "iphone", "carol")
+	server.Restart()
+	ready(200, "ok")
+	eventually(t, "the sale goes on", func() bool { return do(t, c, "SECKILL.BUY", "iphone", "carol")[1] == "SOLD_OUT" })
+}

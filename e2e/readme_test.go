@@ -1,0 +1,238 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"seckill-proxy/internal/redistest"
+)
+
+// block is a fenced block of code in a document.
+type block struct {
+	language string // sh, console, php, python, or text: what the program before it prints
+	text     string
+}
+
+func (b block) lines() []string { return strings.Split(strings.TrimSuffix(b.text, "\n"), "\n") }
+
+var fence = regexp.MustCompile("(?ms)^```([a-z]+)\n(.*?)^```$")
+
+func blocksOf(t *testing.T, document string) []block {
+	t.Helper()
+	content, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var blocks []block
+	for _, match := range fence.FindAllStringSubmatch(string(content), -1) {
+		blocks = append(blocks, block{match[1], match[2]})
+	}
+	if len(blocks) == 0 {
+		t.Fatalf("%s has no blocks of code", document)
+	}
+	return blocks
+}
+
+// TestReadmesAgree wants the same examples in both languages.
+func TestReadmesAgree(t *testing.T) {
+	english, chinese := blocksOf(t, "../README.md"), blocksOf(t, "../README.zh-CN.md")
+	for i := range max(len(english), len(chinese)) {
+		if i >= len(english) || i >= len(chinese) || english[i] != chinese[i] {
+			t.Fatalf("from block %d on, README.zh-CN.md has other examples than README.md", i+1)
+		}
+	}
+}
+
+// TestReadme does what README.md says, from its first line to its last, with one
+// sidecar, as a reader would.
+func TestReadme(t *testing.T) {
+	for name, upstream := range map[string]string{
+		"redis":    redistest.Start(t, redistest.Options{}).Addr,
+		"embedded": "embedded",
+	} {
+		t.Run(name, func(t *testing.T) {
+			proxy := start(t, settings{args: []string{"-upstream", upstream}})
+			printed := "" // by the last program
+			for i, b := range blocksOf(t, "../README.md") {
+				switch b.language {
+				case "sh": // TestReadmeShell
+				case "console":
+					transcript(t, proxy, b.lines())
+				case "php", "python":
+					printed = runBlock(t, proxy, b)
+				case "text":
+					if printed != b.text {
+						t.Errorf("block %d: the program before it printed\n%s\nREADME.md says\n%s", i+1, printed, b.text)
+					}
+				default:
+					t.Errorf("block %d is %s, which nothing here tests", i+1, b.language)
+				}
+			}
+		})
+	}
+}
+
+// runBlock runs a program of the document, which connects to port 6380, and
+// returns what it printed.
+func runBlock(t *testing.T, proxy *sidecar, b block) string {
+	t.Helper()
+	extension := map[string]string{"php": ".php", "python": ".py"}[b.language]
+	path := filepath.Join(t.TempDir(), "example"+extension)
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(b.text, "6380", proxy.port())), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	printed, err := runScript(t.Context(), interpreter(t, path), path)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, printed)
+	}
+	return printed
+}
+
+const prompt = "127.0.0.1:6380> "
+
+var (
+	reservationToken = regexp.MustCompile(`[\w-]+\.[0-9a-z]{1,4}\.[0-9a-f]{24}`)
+	// times, fences and what is left of a TTL: of five digits and more
+	passing = regexp.MustCompile(`\(integer\) \d{5,}$`)
+)
+
+// transcript types the commands of a redis-cli session into redis-cli. Its output
+// must be that of the document, but for what is another each time: tokens, which
+// are put in place of the document's in later commands, and times.
+func transcript(t *testing.T, proxy *sidecar, lines []string) {
+	t.Helper()
+	if lines[0] != "$ redis-cli -p 6380" || len(lines) < 2 {
+		t.Fatalf("a session begins with %q, want redis-cli", lines[0])
+	}
+	tokens := map[string]string{} // of the document → the real one
+	for _, entry := range strings.Split("\n"+strings.Join(lines[1:], "\n"), "\n"+prompt)[1:] {
+		command, output, _ := strings.Cut(entry, "\n")
+		for old, token := range tokens {
+			command = strings.ReplaceAll(command, old, token)
+		}
+		cli := exec.CommandContext(t.Context(), "redis-cli", "-p", proxy.port(), "--no-raw")
+		cli.Stdin = strings.NewReader(command + "\n")
+		printed, err := cli.CombinedOutput()
+		if err != nil {
+			t.Fatalf("redis-cli: %v\n%s", err, printed)
+		}
+		got := strings.TrimSuffix(string(printed), "\n")
+		documented, real := reservationToken.FindAllString(output, -1), reservationToken.FindAllString(got, -1)
+		if len(documented) == len(real) {
+			for i := range documented {
+				tokens[documented[i]] = real[i]
+			}
+		}
+		if !reflect.DeepEqual(masked(output, tokens), masked(got, nil)) {
+			t.Errorf("> %s\nprinted\n%s\nREADME.md says\n%s", command, got, output)
+		}
+	}
+}
+
+// masked returns the lines of a session without what is another each time.
+func masked(output string, tokens map[string]string) []string {
+	for old, token := range tokens {
+		output = strings.ReplaceAll(output, old, token)
+	}
+	lines := strings.Split(output, "\n")
+	for i, line := range lines {
+		lines[i] = passing.ReplaceAllString(line, "(integer) N")
+	}
+	return lines
+}
+
+// TestReadmeShell runs the commands that README.md has for the shell: servers
+// come up and stop on Ctrl-C; make knows its targets, one of which runs this test.
+func TestReadmeShell(t *testing.T) {
+	server := redistest.Start(t, redistest.Options{})
+	for _, b := range blocksOf(t, "../README.md") {
+		if b.language != "sh" {
+			continue
+		}
+		for _, line := range b.lines() {
+			t.Run(line, func(t *testing.T) {
+				if targets, isMake := strings.CutPrefix(line, "make "); isMake {
+					if output, err := runScript(t.Context(), "make", "-C", "..", "-n", targets); err != nil {
+						t.Errorf("%v\n%s", err, output)
+					}
+					return
+				}
+				serve(t, strings.ReplaceAll(line, "127.0.0.1:6379", server.Addr))
+			})
+		}
+	}
+}
+
+// serve runs a shell command at the top of the repository until the sidecar that
+// it starts is ready, and stops it as Ctrl-C does.
+func serve(t *testing.T, command string) {
+	t.Helper()
+	log := newOutput()
+	shell := exec.Command("sh", "-c", command)
+	shell.Dir = ".."
+	shell.Stdout, shell.Stderr = log, log
+	shell.Env = append(environment(), "SECKILL_LISTEN=127.0.0.1:0", "SECKILL_ADMIN="+freeAddress(t))
+	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // all of a group get Ctrl-C
+	if err := shell.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- shell.Wait() }()
+	t.Cleanup(func() { _ = syscall.Kill(-shell.Process.Pid, syscall.SIGKILL) }) // ended already, when all is well
+	eventually(t, "ready", func() bool { return strings.Contains(log.String(), "ready") || len(ended) > 0 })
+	if err := syscall.Kill(-shell.Process.Pid, syscall.SIGINT); err != nil {
+		t.Fatalf("%v\n%s", err, log)
+	}
+	if err := <-ended; err != nil || !strings.Contains(log.String(), "stopped") {
+		t.Errorf("it ended with %v, want a clean stop; it wrote:\n%s", err, log)
+	}
+}
+
+// TestReadmeConfiguration wants every flag with its names in the tables of both
+// documents, and nothing that the program doesn't know.
+func TestReadmeConfiguration(t *testing.T) {
+	p := launchBare(t, settings{args: []string{"-h"}})
+	if code := p.exitCode(); code != 0 {
+		t.Fatalf("-h: exit code %d\n%s", code, p.log)
+	}
+	setting := regexp.MustCompile(`(?m)^  (\S+)  .*?(SECKILL_\w+)  -(\w+) \(default "(.*)"\)$`)
+	for _, document := range []string{"../README.md", "../README.zh-CN.md"} {
+		content, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := setting.FindAllStringSubmatch(p.log.String(), -1)
+		if len(rows) != 3 {
+			t.Fatalf("-h has %d settings with flags, want 3:\n%s", len(rows), p.log)
+		}
+		for _, m := range rows {
+			row := regexp.MustCompile(fmt.Sprintf("(?m)^\\| `-%s \\w+` \\| `%s` \\| `%s` \\| `%s` \\|$", m[3], m[2], m[1], regexp.QuoteMeta(m[4])))
+			if !row.Match(content) {
+				t.Errorf("%s has no row for -%s that matches %s", document, m[3], row)
+			}
+		}
+	}
+}
+
+// TestLinks wants every file that the documents link to.
+func TestLinks(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#]+)(?:#[^)]*)?\)`)
+	for _, document := range []string{"../README.md", "../README.zh-CN.md", "../ARCHITECTURE.md", "../COMMANDS.md"} {
+		content, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(content), -1) {
+			if _, err := os.Stat(filepath.Join("..", m[1])); err != nil {
+				t.Errorf("%s links to %s, which isn't there", document, m[1])
+			}
+		}
+	}
+}

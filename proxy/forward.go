@@ -1,8 +1,6 @@
 package proxy
 
 import (
-	"strings"
-
 	"seckill-proxy/internal/resp"
 	"seckill-proxy/upstream"
 )
@@ -174,8 +172,7 @@ func (s *session) sendAlone(cmd *resp.Command, e effect) error {
 			return err
 		}
 	}
-	mode, isReplyCommand := clientReply(cmd)
-	if isReplyCommand || e.kind == effectOpaque {
+	if e.kind == effectOpaque {
 		s.settle()
 	}
 	l, err := s.attach()
@@ -187,21 +184,13 @@ func (s *session) sendAlone(cmd *resp.Command, e effect) error {
 		l.setup(s, [][]byte{[]byte("PING")})
 	}
 	s.mu.Lock()
-	answered := s.mute == replyOn
-	switch {
-	case isReplyCommand && s.state.multi:
-		e.kind = effectOpaque // it takes effect in the middle of EXEC's reply
-	case isReplyCommand:
-		answered = s.setReplyMode(mode)
-	case s.mute == replySkipNext:
-		s.mute = replyOn
-	}
-	if answered {
-		l.expect(e)
-	}
+	l.expect(e)
 	s.mu.Unlock()
 	defer s.attached(l)
 	s.server.metrics.Forwarded.Inc()
+	if e.kind == effectReplyMode {
+		cmd.Raw = replyProbe
+	}
 	l.write(cmd.Raw)
 	if cmd.Partial {
 		if err := s.rest(l.write); err != nil {
@@ -250,34 +239,4 @@ func (s *session) attached(l *link) {
 	if free {
 		l.pool.put(l)
 	}
-}
-
-// setReplyMode applies CLIENT REPLY and reports whether it is answered. A session
-// that was ever silenced keeps its connection: replies can't be counted on it.
-// It is called with the lock held.
-func (s *session) setReplyMode(mode replyMode) bool {
-	s.state.held |= holdConnection
-	switch {
-	case mode == replyOff, mode == replySkipNext && s.mute == replyOn:
-		s.mute = mode
-	case mode == replyOn:
-		s.mute = replyOn
-	}
-	return mode == replyOn
-}
-
-// clientReply reads CLIENT REPLY ON, OFF and SKIP.
-func clientReply(cmd *resp.Command) (replyMode, bool) {
-	if cmd.Partial || len(cmd.Args) != 3 || !argumentIs(cmd, 0, "CLIENT") || !argumentIs(cmd, 1, "REPLY") {
-		return replyOn, false
-	}
-	switch strings.ToUpper(string(cmd.Args[2])) {
-	case "ON":
-		return replyOn, true
-	case "OFF":
-		return replyOff, true
-	case "SKIP":
-		return replySkipNext, true
-	}
-	return replyOn, false
 }

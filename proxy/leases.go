@@ -77,3 +77,13 @@ func (l *leases[V]) closeAll() {
 	defer l.mu.Unlock()
 	l.kept.Purge()
 }
+
+// closeNow closes everything that is kept, in use or not. close is called again
+// when its last user leaves.
+func (l *leases[V]) closeNow() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, v := range l.kept.Values() {
+		l.close(v.value)
+	}
+}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -45,6 +46,7 @@ type link struct {
 	// Of follow alone: the reply under way.
 	scanner  resp.ReplyScanner
 	watched  bool   // head and tail are kept
+	silent   bool   // it isn't for the client, unless it proves to be a message
 	holding  bool   // it is kept from the client until it is whole
 	held     []byte // what is kept
 	reply    reply
@@ -278,6 +280,9 @@ func (l *link) digest(s *session, b []byte) ([]byte, error) {
 		if !l.scanner.Within() {
 			l.begin(&s.state, b[pos])
 		}
+		if l.received == l.sent && b[pos] != '>' && !s.state.watched() {
+			return nil, errUnasked
+		}
 		n, done, err := l.scanner.Scan(b[pos:])
 		if err != nil {
 			return nil, err
@@ -286,9 +291,11 @@ func (l *link) digest(s *session, b []byte) ([]byte, error) {
 		if l.watched {
 			l.reply.keep(piece)
 		}
-		if l.holding {
+		if l.holding || l.silent {
 			out = append(out, b[copied:pos]...)
 			copied = pos + n
+		}
+		if l.holding {
 			l.held = append(l.held, piece...)
 			if len(l.held) > heldMax {
 				out = append(out, l.held...)
@@ -310,8 +317,13 @@ func (l *link) digest(s *session, b []byte) ([]byte, error) {
 // begin decides, on the first byte of a reply, what has to be kept of it.
 func (l *link) begin(state *state, first byte) {
 	w := l.next()
+	kind := effectNone
+	if w != nil {
+		kind = w.kind
+	}
 	l.watched = w != nil || first == '>' || state.watched()
-	l.holding = w != nil && w.kind.rewrites() && first != '>'
+	l.silent = state.silent(first, kind) || kind == effectReplyMode && w.mute != replyOn
+	l.holding = kind.rewrites() && first != '>' || l.silent && (first == '*' && state.inSubscribedMode() || kind == effectReplyMode)
 	l.reply = reply{kind: first, head: l.reply.head[:0], tail: l.reply.tail[:0], elements: l.reply.elements[:0]}
 	l.scanner.Elements = nil
 	if w != nil && w.kind == effectExec && len(state.tx) > 0 {
@@ -327,53 +339,62 @@ func (l *link) next() *waiting {
 	return &l.waiting[0]
 }
 
-// ended accounts for a whole reply, and appends to out what was held of it,
-// rewritten if the sidecar has a part in it.
+// ended accounts for a whole reply, and appends to out what was held of it, as
+// far as it is for the client, rewritten if the sidecar has a part in it.
 func (l *link) ended(s *session, out []byte) []byte {
-	var held []byte
-	if l.holding {
-		held, l.held, l.holding = l.held, l.held[:0], false
-	}
+	held, silent := l.held, l.silent
+	l.held, l.holding, l.silent = l.held[:0], false, false
 	w := l.next()
-	confirms := effectNone
+	kind := effectNone
 	if w != nil {
-		confirms = w.kind
+		kind = w.kind
 	}
-	if l.watched && s.state.isMessage(&l.reply, confirms) {
+	if l.watched && s.state.isMessage(&l.reply, kind) {
 		return append(out, held...)
 	}
-	if w == nil {
+	skipped := s.state.mute == replySkipNext && kind != effectSetup
+	left := effect{}
+	switch kind {
+	case effectSetup:
+		l.spoilt = l.spoilt || l.reply.kind == '-'
+		silent = true
+	case effectNone:
 		if s.state.multi {
 			s.state.answered(effect{}, &l.reply, l.pool.target)
 		}
-		// A reply that nobody waits for can only be an error that Redis gives
-		// in spite of CLIENT REPLY OFF.
-		if l.received < l.sent {
-			l.received++
-		}
+	default:
+		left = s.state.answered(w.effect, &l.reply, l.pool.target)
+	}
+	switch {
+	case kind == effectReplyMode && l.reply.kind == '-' && !skipped && s.state.mute != replyOff:
+		silent = false // Redis refuses, and says so
+	case kind.rewrites() && !silent:
+		held = s.server.rewrite(w.effect, held, s.state.Protocol)
+	}
+	if !silent {
+		out = append(out, held...)
+	}
+	if left.replies > 0 {
+		w.effect = left
 		return out
 	}
-	if w.kind == effectSetup {
-		l.spoilt = l.spoilt || l.reply.kind == '-'
-	} else {
-		left := s.state.answered(w.effect, &l.reply, l.pool.target)
-		if left.replies > 0 {
-			w.effect = left
-			return out
-		}
-		if w.kind.rewrites() {
-			out = append(out, s.server.rewrite(w.effect, held, s.state.Protocol)...)
-		}
+	if skipped && s.state.mute == replySkipNext && kind != effectReplyMode {
+		s.state.mute = replyOn
 	}
-	if w.kind.blocks() {
+	if kind.blocks() {
 		l.blocked--
 	}
 	l.received++
-	if l.waiting = l.waiting[1:]; len(l.waiting) == 0 {
-		l.waiting = nil
+	if w != nil {
+		if l.waiting = l.waiting[1:]; len(l.waiting) == 0 {
+			l.waiting = nil
+		}
 	}
 	return out
 }
+
+// errUnasked is a reply that belongs to no command.
+var errUnasked = errors.New("Redis sent a reply that nobody asked for")
 
 // lostError answers a command that was sent and whose reply will not come. Not
 // "-ERR": some clients turn that into a silent false.

@@ -37,6 +37,7 @@ type effect struct {
 	names    []string          // effectCommandInfo, effectCommandDocs
 	name     string            // effectSetName
 	hold     hold              // effectHold, effectRelease
+	mute     replyMode         // effectReplyMode
 }
 
 type effectKind byte
@@ -55,6 +56,7 @@ const (
 	effectUnsubscribe
 	effectMonitor
 	effectSetName
+	effectReplyMode
 	effectHold    // the session has something that only its own connection has
 	effectRelease // and now hasn't any more
 
@@ -293,8 +295,7 @@ func releases(h hold) func(*resp.Command) effect {
 }
 
 // clientEffect reads CLIENT subcommands. Those that ask who the connection is, or
-// make it special, bind the session to its own from then on. CLIENT REPLY is
-// read by the session before it is sent.
+// make it special, bind the session to its own from then on.
 func clientEffect(cmd *resp.Command) effect {
 	if cmd.Partial || len(cmd.Args) < 2 {
 		return effect{}
@@ -309,11 +310,34 @@ func clientEffect(cmd *resp.Command) effect {
 			return effect{kind: effectRelease, hold: holdTracking}
 		}
 		return effect{kind: effectHold, hold: holdTracking}
-	case "ID", "INFO", "NO-EVICT", "NO-TOUCH", "REPLY", "CAPA":
+	case "REPLY":
+		return replyEffect(cmd)
+	case "ID", "INFO", "NO-EVICT", "NO-TOUCH", "CAPA":
 		return effect{kind: effectHold, hold: holdConnection}
 	}
 	return effect{}
 }
+
+// replyEffect reads CLIENT REPLY. The sidecar keeps the mode itself and has Redis
+// answer all the time: silence would hide what AUTH or MULTI came to. So Redis is
+// asked whether the client may say CLIENT REPLY, and its reply is dropped.
+func replyEffect(cmd *resp.Command) effect {
+	if len(cmd.Args) != 3 {
+		return effect{}
+	}
+	switch strings.ToUpper(string(cmd.Args[2])) {
+	case "ON":
+		return effect{kind: effectReplyMode, mute: replyOn}
+	case "OFF":
+		return effect{kind: effectReplyMode, mute: replyOff}
+	case "SKIP":
+		return effect{kind: effectReplyMode, mute: replySkipNext}
+	}
+	return effect{}
+}
+
+// replyProbe is what Redis is sent instead of CLIENT REPLY OFF and SKIP.
+var replyProbe = []byte("*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$2\r\nON\r\n")
 
 // authEffect reads AUTH password and AUTH user password.
 func authEffect(cmd *resp.Command) effect {

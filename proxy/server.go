@@ -91,7 +91,7 @@ func New(limits Limits, target *upstream.Target, table *commands.Table,
 	s.backends = newLeases(limits.Profiles, func(as upstream.Profile) *backend {
 		client := target.Client(as.Identity, as.DB)
 		return &backend{open(client), client}
-	}, func(b *backend) { b.client.Close() })
+	}, func(b *backend) { b.client.Close() }) // once more does no harm
 	s.lanes = newLeases(limits.Profiles, func(as upstream.Profile) *lanes {
 		return &lanes{shared: upstream.NewMux(target, as), scripts: upstream.NewMux(target, as)}
 	}, func(l *lanes) {
@@ -175,6 +175,7 @@ func (s *Server) Shutdown(ctx context.Context) {
 			session.cut()
 		}
 		s.mu.Unlock()
+		s.backends.closeNow() // ends the wait of custom commands for Redis
 	}
 	s.cancel()
 	<-ended

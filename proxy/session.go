@@ -37,7 +37,6 @@ type session struct {
 	backends *lease[*backend]
 	local    []byte   // replies of the sidecar's own, not yet written
 	batch    []future // custom commands that run concurrently, in order
-	mute     replyMode
 
 	writeMu sync.Mutex           // held while a reply is given to the client in pieces
 	link    atomic.Pointer[link] // the connection that the session has to itself; run attaches it
@@ -56,15 +55,6 @@ type gathered struct {
 	commands []byte
 	count    int
 }
-
-// replyMode is CLIENT REPLY's.
-type replyMode byte
-
-const (
-	replyOn replyMode = iota
-	replyOff
-	replySkipNext // the command after CLIENT REPLY SKIP
-)
 
 // future is the reply of a custom command that is under way.
 type future <-chan commands.Reply
@@ -260,21 +250,16 @@ func isQuit(cmd *resp.Command) bool {
 	return len(cmd.Args) > 0 && len(cmd.Args[0]) == 4 && strings.EqualFold(string(cmd.Args[0]), "QUIT")
 }
 
-// respond gathers a reply of the sidecar's own.
-func (s *session) respond(reply commands.Reply) {
-	s.mu.Lock()
-	protocol := s.state.Protocol
-	s.mu.Unlock()
-	s.local = appendReply(s.local, reply, protocol)
-}
-
-// answer is respond for a command that CLIENT REPLY may have silenced.
+// answer gathers a reply of the sidecar's own, unless the client wants none.
 func (s *session) answer(reply commands.Reply) {
-	if s.mute == replyOn {
-		s.respond(reply)
+	s.mu.Lock()
+	protocol, mute := s.state.Protocol, s.state.mute
+	if mute == replySkipNext {
+		s.state.mute = replyOn
 	}
-	if s.mute == replySkipNext {
-		s.mute = replyOn
+	s.mu.Unlock()
+	if mute == replyOn {
+		s.local = appendReply(s.local, reply, protocol)
 	}
 }
 

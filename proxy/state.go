@@ -23,6 +23,7 @@ type state struct {
 	queued int      // commands queued since MULTI
 	tx     []queued // those among them that change the session
 
+	mute       replyMode
 	subscribed [families]int // subscriptions by family
 	monitoring bool
 
@@ -37,6 +38,15 @@ type queued struct {
 	position int // among the commands of the transaction
 }
 
+// replyMode is CLIENT REPLY's.
+type replyMode byte
+
+const (
+	replyOn replyMode = iota
+	replyOff
+	replySkipNext // the command after CLIENT REPLY SKIP
+)
+
 // hold is a set of reasons to keep a connection to itself.
 type hold byte
 
@@ -48,7 +58,9 @@ const (
 
 // pinned reports whether the session needs the connection that it has: Redis
 // keeps something there that a shared connection can't have.
-func (s *state) pinned() bool { return s.multi || s.held != 0 || s.waitsForMessages() }
+func (s *state) pinned() bool {
+	return s.multi || s.held != 0 || s.mute != replyOn || s.waitsForMessages()
+}
 
 // inSubscribedMode reports the mode in which RESP2 allows only subscribing,
 // PING, QUIT and RESET, and arrays may be messages.
@@ -63,7 +75,14 @@ func (s *state) waitsForMessages() bool {
 
 // watched reports whether replies must be looked into, and not only counted.
 func (s *state) watched() bool {
-	return s.multi || s.monitoring || s.subscribed != [families]int{}
+	return s.multi || s.monitoring || s.mute != replyOn || s.subscribed != [families]int{}
+}
+
+// silent reports whether a reply of the given kind to the next command is not
+// for the client; what confirms subscriptions always is, as in Redis.
+func (s *state) silent(kind byte, next effectKind) bool {
+	subscribes := next == effectSubscribe || next == effectUnsubscribe
+	return s.mute != replyOn && kind != '>' && !(subscribes && kind == '*')
 }
 
 // reply is what is kept of a reply while it passes.
@@ -169,6 +188,10 @@ func (s *state) apply(e effect, target *upstream.Target) {
 		s.DB = e.db
 	case effectSetName:
 		s.name = e.name
+	case effectReplyMode:
+		if e.mute != replySkipNext || s.mute != replyOff {
+			s.mute = e.mute
+		}
 	case effectHold:
 		s.held |= e.hold
 	case effectRelease:

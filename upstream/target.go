@@ -135,6 +135,7 @@ func greet(ctx context.Context, conn net.Conn, commands [][][]byte) error {
 	if err := conn.SetDeadline(deadline); err != nil {
 		return err
 	}
+	defer conn.SetDeadline(time.Time{})
 	var out []byte
 	for _, command := range commands {
 		out = resp.AppendCommand(out, command)
@@ -155,7 +156,7 @@ func greet(ctx context.Context, conn net.Conn, commands [][][]byte) error {
 				return err
 			}
 			if done && scanner.Kind == '-' {
-				return refusal(fmt.Sprintf("%s refused: %s", commands[answered][0], bytes.TrimSpace(b[:used])))
+				return refusal(bytes.TrimSpace(b[1:used]))
 			}
 			if done {
 				answered++
@@ -163,13 +164,17 @@ func greet(ctx context.Context, conn net.Conn, commands [][][]byte) error {
 			b = b[used:]
 		}
 	}
-	return conn.SetDeadline(time.Time{})
+	return nil
 }
 
-// refusal is an error that Redis answered to the greeting.
+// refusal is what Redis answered to a command of the greeting. It is a
+// redis.Error, so it reaches a client in Redis's own words.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
+
+// RedisError makes a refusal a redis.Error.
+func (r refusal) RedisError() {}
 
 // controlConnections is how many connections the control plane of one identity
 // and database opens: enough to keep Redis's one core busy with scripts.
@@ -178,15 +183,14 @@ const controlConnections = 4
 // Client returns a go-redis client for scripts, for one identity and database.
 // It never retries: a script could run twice. The caller closes it.
 func (t *Target) Client(id Identity, db int) *redis.Client {
-	user, password := t.credentials(id)
+	as := Profile{Identity: id, DB: db, Protocol: 2}
 	return redis.NewClient(&redis.Options{
 		Network:  t.opts.Network,
 		Addr:     t.opts.Address,
-		Dialer:   t.controlDialer,
-		Username: user,
-		Password: password,
-		DB:       db,
 		Protocol: 2,
+		// The dialer authenticates and selects: go-redis wouldn't authenticate
+		// a user whose password is empty.
+		Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) { return t.dialControl(ctx, as) },
 
 		MaxRetries:      -1,
 		DialerRetries:   1,
@@ -202,10 +206,35 @@ func (t *Target) Client(id Identity, db int) *redis.Client {
 	})
 }
 
-// controlDialer is Dial for go-redis, which authenticates by itself.
-func (t *Target) controlDialer(ctx context.Context, _, _ string) (net.Conn, error) {
+// authenticated is greet, and an error where Redis wants authentication all the
+// same. It wouldn't say so to a script: one with many arguments it takes for a
+// protocol error of somebody who hasn't authenticated.
+func authenticated(ctx context.Context, conn net.Conn, greeting [][][]byte) error {
+	if err := greet(ctx, conn, greeting); err != nil {
+		return err
+	}
+	err := greet(ctx, conn, [][][]byte{{[]byte("PING")}})
+	var refused refusal
+	if errors.As(err, &refused) && !strings.HasPrefix(string(refused), "NOAUTH") {
+		return nil // known, and not allowed to send PING
+	}
+	return err
+}
+
+// dialControl is Dial for the control plane, which go-redis calls when it needs
+// a connection, with its own pauses.
+func (t *Target) dialControl(ctx context.Context, as Profile) (net.Conn, error) {
 	conn, err := t.dialNetwork(ctx)
-	if err != nil {
+	if err == nil {
+		if err = authenticated(ctx, conn, t.greeting(as)); err != nil {
+			conn.Close()
+		}
+	}
+	var refused refusal
+	switch {
+	case errors.As(err, &refused):
+		return nil, refused
+	case err != nil:
 		return nil, fmt.Errorf("%w at %s: %w", ErrDown, t.opts.Address, err)
 	}
 	return conn, nil

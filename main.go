@@ -214,7 +214,14 @@ func limits(cfg config.Config) proxy.Limits {
 		PipelineMax: cfg.Limits.PipelineMax,
 		IdleTimeout: cfg.Client.IdleTimeout,
 		Linger:      cfg.Client.LingerTimeout,
-		Backends:    cfg.Control.IdentitiesMax,
+		Profiles:    cfg.Control.IdentitiesMax,
+
+		Pinned:     1024,
+		PinnedWait: time.Second,
+		PinnedIdle: 30 * time.Second,
+
+		ClientOutput: 1 << 30,
+		Output:       2 << 30,
 	}
 }
 

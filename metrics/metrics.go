@@ -20,6 +20,8 @@ type Metrics struct {
 	Forwarded      prometheus.Counter // commands sent to Redis as they came
 	ProtocolErrors prometheus.Counter // clients closed for a malformed command
 	DialFailures   prometheus.Counter // connections to Redis that could not be had
+	Unavailable    prometheus.Counter // commands answered without Redis, because it was down
+	SlowClients    prometheus.Counter // clients closed because they didn't read
 	outcomes       *prometheus.CounterVec
 }
 
@@ -38,11 +40,15 @@ func New() *Metrics {
 			Namespace: namespace, Name: "protocol_errors_total", Help: "Clients closed for a malformed command."}),
 		DialFailures: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: namespace, Name: "upstream_dial_failures_total", Help: "Connections to Redis that could not be had."}),
+		Unavailable: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Name: "unavailable_total", Help: "Commands refused because no connection to Redis could be had."}),
+		SlowClients: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Name: "slow_clients_total", Help: "Clients closed because they did not read their replies."}),
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "custom_commands_total", Help: "Custom commands by name and code of the outcome."},
 			[]string{"command", "code"}),
 	}
-	m.Registry.MustRegister(m.Clients, m.ClientsTotal, m.Forwarded, m.ProtocolErrors, m.DialFailures, m.outcomes,
+	m.Registry.MustRegister(m.Clients, m.ClientsTotal, m.Forwarded, m.ProtocolErrors, m.DialFailures, m.Unavailable, m.SlowClients, m.outcomes,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -17,8 +17,6 @@ import (
 // error or QUEUED for instance, stays as it is.
 func (s *Server) rewrite(e effect, reply []byte, protocol int) []byte {
 	switch e.kind {
-	case effectSwallow:
-		return nil
 	case effectRefused:
 		// Redis took it for an unknown command, and so will abort the EXEC.
 		if bytes.HasPrefix(reply, []byte("-ERR unknown command")) {

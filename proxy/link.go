@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -9,33 +10,43 @@ import (
 	"go.uber.org/zap"
 
 	"seckill-proxy/internal/resp"
+	"seckill-proxy/upstream"
 )
 
-// link is a session's own connection to Redis. The session's goroutine sends
-// commands; the link's goroutine, follow, copies what comes back to the client,
-// counts the replies, and applies what they say to the session's state. So the
-// two directions never wait for each other, as on a direct connection.
+// link is a connection to Redis that one session at a time has to itself. The
+// session's goroutine sends commands; the link's goroutine, follow, brings what
+// comes back to the client, counts the replies, and applies what they say to the
+// session's state. So the two directions never wait for each other, as on a
+// direct connection.
 //
-// A link and its client share one fate: when either is closed, so is the other.
+// A session keeps its link while its state needs it or replies are to come. When
+// neither is so any more, follow gives the link back to the pool.
 type link struct {
-	session *session
-	conn    net.Conn
-	out     *bufio.Writer // to Redis; the session's goroutine writes
-	done    chan struct{} // closed when follow has ended
+	pool *pool
+	conn net.Conn
+	out  *bufio.Writer // to Redis; the session's goroutine writes
+
+	// While the link is free.
+	is    upstream.Profile
+	name  string
+	since time.Time
+
+	mu      sync.Mutex
+	session *session // nil while the link is free
+	gone    bool     // follow has ended or is about to
 
 	// Guarded by session.mu.
-	changed  sync.Cond // answered, dead or the state's opaque changed
 	sent     int64     // commands sent that will be answered
 	received int64     // of those, how many replies have come whole
-	answered int64     // of those, how many the client was sent
+	answered int64     // of those, how many the client was given
 	waiting  []waiting // effects of sent commands, in order
 	blocked  int       // of those, how many may block
-	dead     bool
+	spoilt   bool      // a command of the sidecar's own was refused
 
 	// Of follow alone: the reply under way.
 	scanner  resp.ReplyScanner
-	within   bool   // it has begun and not ended
 	watched  bool   // head and tail are kept
+	silent   bool   // it isn't for the client, unless it proves to be a message
 	holding  bool   // it is kept from the client until it is whole
 	held     []byte // what is kept
 	reply    reply
@@ -57,24 +68,71 @@ const (
 	heldMax = 8 << 20
 )
 
-func newLink(s *session, conn net.Conn) *link {
-	l := &link{session: s, conn: conn, done: make(chan struct{})}
-	l.out = bufio.NewWriterSize(conn, linkWriteBytes)
-	l.changed.L = &s.mu
-	return l
+func newLink(p *pool, conn net.Conn, is upstream.Profile) *link {
+	return &link{pool: p, conn: conn, is: is, out: bufio.NewWriterSize(conn, linkWriteBytes)}
+}
+
+// attach gives the link to a session; false when the connection has ended.
+func (l *link) attach(s *session) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gone {
+		return false
+	}
+	l.session = s
+	s.link.Store(l)
+	return true
+}
+
+// become makes the link what the session's state says, and waits until it is;
+// false when it can't be.
+func (l *link) become(s *session) bool {
+	want := s.state
+	for _, command := range l.pool.target.Change(l.is, want.Profile) {
+		l.setup(s, command)
+	}
+	if l.is.Identity != want.Identity {
+		l.name = "" // by RESET
+	}
+	if l.name != want.name {
+		l.setup(s, [][]byte{[]byte("CLIENT"), []byte("SETNAME"), []byte(want.name)})
+	}
+	l.is, l.name = want.Profile, want.name
+	l.flush()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l.answered < l.sent && s.link.Load() == l && !l.spoilt {
+		s.changed.Wait()
+	}
+	return s.link.Load() == l && !l.spoilt
+}
+
+// detach takes the link from its session. It is called with session.mu held.
+func (l *link) detach(s *session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.session = nil
+	s.link.CompareAndSwap(l, nil)
+}
+
+// setup sends a command of the sidecar's own.
+func (l *link) setup(s *session, command [][]byte) {
+	s.mu.Lock()
+	l.expect(effect{kind: effectSetup})
+	s.mu.Unlock()
+	l.write(resp.AppendCommand(nil, command))
 }
 
 // expect announces a command that is about to be sent and will be answered. It
-// must come before the command's first byte: the reply may be quick.
+// must come before the command's first byte: the reply may be quick. It is
+// called with session.mu held.
 func (l *link) expect(e effect) {
-	l.session.mu.Lock()
-	defer l.session.mu.Unlock()
 	l.sent++
 	if e.kind == effectNone {
 		return
 	}
 	l.waiting = append(l.waiting, waiting{e, l.sent})
-	if e.kind == effectBlocks {
+	if e.kind.blocks() {
 		l.blocked++
 	}
 }
@@ -82,8 +140,6 @@ func (l *link) expect(e effect) {
 // withdraw takes back the last command announced: it broke off in the middle, and
 // Redis will never answer it.
 func (l *link) withdraw() {
-	l.session.mu.Lock()
-	defer l.session.mu.Unlock()
 	if n := len(l.waiting); n > 0 && l.waiting[n-1].seq == l.sent {
 		l.waiting = l.waiting[:n-1]
 	}
@@ -97,115 +153,135 @@ func (l *link) write(b []byte) { _, _ = l.out.Write(b) }
 
 func (l *link) flush() { _ = l.out.Flush() }
 
-// settle waits until the client has the reply to every command sent so far, or
-// until that can't be known any more.
-func (l *link) settle() {
-	l.session.mu.Lock()
-	defer l.session.mu.Unlock()
-	for l.answered < l.sent && !l.session.state.opaque && !l.dead {
-		l.changed.Wait()
-	}
-}
+// drop ends the link; follow does the rest.
+func (l *link) drop() { l.conn.Close() }
 
-// settleWithin is settle for a client that won't send more. It gives up after
-// bound, and at once on commands that block and on messages: what a client that
-// is gone was waiting for must not be taken from others.
-func (l *link) settleWithin(bound time.Duration) {
-	l.session.mu.Lock()
-	hopeless := l.blocked > 0 || l.session.state.waitsForMessages()
-	l.session.mu.Unlock()
-	if hopeless {
-		return
-	}
-	timer := time.AfterFunc(bound, func() { l.conn.Close() })
-	defer timer.Stop()
-	l.settle()
-}
-
-// close ends the link. The client must have been closed before, so that follow
-// can't be waiting to write to it.
-func (l *link) close() {
-	l.conn.Close()
-	<-l.done
-}
-
-// follow copies replies to the client until either connection ends.
+// follow brings replies to the session that has the link, one session after the
+// other, until the connection ends.
 func (l *link) follow() {
-	defer close(l.done)
-	s := l.session
-	writing := false // the client's stream is ours until the reply under way ends
-	defer func() {
-		if writing {
-			s.writeMu.Unlock()
-		}
-	}()
+	defer l.pool.lost(l)
+	var writing *session // whose client's stream is ours until the reply under way ends
 	buf := make([]byte, linkReadBytes)
 	for {
-		n, readErr := l.conn.Read(buf)
-		if n > 0 {
-			b, err := l.digest(buf[:n])
-			if err != nil {
-				s.log.Error("Redis sent what is no reply; closing the connection", zap.Error(err))
-				l.die()
-				return
-			}
-			if !writing {
-				s.writeMu.Lock()
-				writing = true
-			}
-			if _, err := s.client.Write(b); err != nil {
-				l.die()
-				return
-			}
-			if !l.within {
-				s.writeMu.Unlock()
-				writing = false
-			}
-			l.publish()
-		}
-		if readErr != nil {
-			if lost := l.die(); lost > 0 && !l.within {
-				_, _ = s.client.Write(appendLost(nil, lost))
-			}
-			s.client.Close()
+		n, err := l.conn.Read(buf)
+		l.mu.Lock()
+		s := l.session
+		l.gone = l.gone || err != nil || s == nil
+		l.mu.Unlock()
+		if s == nil {
+			// Free links are sent nothing. One that ended, or said something
+			// unasked, is of no use.
+			l.conn.Close()
 			return
 		}
-	}
-}
-
-// publish tells the session that the client has what was digested.
-func (l *link) publish() {
-	l.session.mu.Lock()
-	defer l.session.mu.Unlock()
-	l.answered = l.received
-	l.changed.Broadcast()
-}
-
-// die marks the link dead and returns how many commands will have no reply.
-func (l *link) die() (lost int64) {
-	l.session.mu.Lock()
-	defer l.session.mu.Unlock()
-	l.dead = true
-	l.changed.Broadcast()
-	lost = l.sent - l.received
-	for _, w := range l.waiting {
-		if w.kind == effectShutdown {
-			lost-- // has its answer: the closed connection
+		if n > 0 {
+			if writing == nil {
+				s.writeMu.Lock()
+				writing = s
+			}
+			if fault := l.bring(s, buf[:n]); fault != nil {
+				err = fault
+			}
+			if !l.scanner.Within() {
+				writing.writeMu.Unlock()
+				writing = nil
+			}
+		}
+		if err != nil {
+			if writing != nil {
+				writing.writeMu.Unlock()
+			}
+			l.end(s)
+			return
+		}
+		if n > 0 {
+			l.settle(s)
 		}
 	}
-	return lost
+}
+
+// bring gives the client what b, which continues the stream from Redis, has for
+// it.
+func (l *link) bring(s *session, b []byte) error {
+	b, err := l.digest(s, b)
+	if err != nil {
+		s.log.Error("closing a connection to Redis", zap.Error(err))
+		return err
+	}
+	if len(b) == 0 {
+		return nil
+	}
+	return s.out.writeAll(b)
+}
+
+// settle tells the session what its client has been given, and takes the link
+// back when the session doesn't need it any more.
+func (l *link) settle(s *session) {
+	s.mu.Lock()
+	l.answered = l.received
+	free := l.releaseIfFree(s)
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	if free {
+		l.pool.put(l)
+	}
+}
+
+// releaseIfFree takes the link from its session if that has no more need of it,
+// which it reports; then the link has to be put back into the pool. It is called
+// with session.mu held.
+func (l *link) releaseIfFree(s *session) bool {
+	if l.answered < l.sent || l.spoilt || s.attaching || s.state.pinned() || s.link.Load() != l {
+		return false
+	}
+	l.is, l.name = s.state.Profile, s.state.name
+	l.detach(s)
+	return true
+}
+
+// end tells the session that its link is gone. A client whose session stood on
+// more than a profile is closed with it, as on a direct connection; any other
+// goes on by another connection.
+func (l *link) end(s *session) {
+	l.conn.Close()
+	s.mu.Lock()
+	lost := l.sent - l.received
+	fatal := s.state.pinned() || l.scanner.Within()
+	for _, w := range l.waiting {
+		switch w.kind {
+		case effectSetup:
+			lost--
+		case effectShutdown: // the closed connection is its answer
+			lost, fatal = lost-1, true
+		default:
+			fatal = fatal || w.kind.changesSession()
+		}
+	}
+	s.mu.Unlock()
+	if lost > 0 && !l.scanner.Within() {
+		_ = s.out.writeAll(appendRepeated(nil, lostError, int(lost)))
+	}
+	s.mu.Lock()
+	l.detach(s)
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	if fatal {
+		s.out.close()
+	}
 }
 
 // digest finds the replies in b, which continues the stream from Redis, and
 // returns what the client is to get: b itself, unless replies were rewritten.
-func (l *link) digest(b []byte) ([]byte, error) {
-	s := l.session
+func (l *link) digest(s *session, b []byte) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out, copied := l.digested[:0], 0 // b[copied:pos] is still to be appended to out
 	for pos := 0; pos < len(b) && !s.state.opaque; {
-		if !l.within {
-			l.begin(b[pos])
+		if !l.scanner.Within() {
+			l.begin(&s.state, b[pos])
+		}
+		if l.received == l.sent && b[pos] != '>' && !s.state.watched() {
+			return nil, errUnasked
 		}
 		n, done, err := l.scanner.Scan(b[pos:])
 		if err != nil {
@@ -215,9 +291,11 @@ func (l *link) digest(b []byte) ([]byte, error) {
 		if l.watched {
 			l.reply.keep(piece)
 		}
-		if l.holding {
+		if l.holding || l.silent {
 			out = append(out, b[copied:pos]...)
 			copied = pos + n
+		}
+		if l.holding {
 			l.held = append(l.held, piece...)
 			if len(l.held) > heldMax {
 				out = append(out, l.held...)
@@ -226,7 +304,7 @@ func (l *link) digest(b []byte) ([]byte, error) {
 		}
 		pos += n
 		if done {
-			out = l.end(out)
+			out = l.ended(s, out)
 		}
 	}
 	if copied == 0 {
@@ -237,14 +315,18 @@ func (l *link) digest(b []byte) ([]byte, error) {
 }
 
 // begin decides, on the first byte of a reply, what has to be kept of it.
-func (l *link) begin(first byte) {
-	l.within = true
+func (l *link) begin(state *state, first byte) {
 	w := l.next()
-	l.watched = w != nil || first == '>' || l.session.state.watched()
-	l.holding = w != nil && w.kind.rewrites() && first != '>'
+	kind := effectNone
+	if w != nil {
+		kind = w.kind
+	}
+	l.watched = w != nil || first == '>' || state.watched()
+	l.silent = state.silent(first, kind) || kind == effectReplyMode && w.mute != replyOn
+	l.holding = kind.rewrites() && first != '>' || l.silent && (first == '*' && state.inSubscribedMode() || kind == effectReplyMode)
 	l.reply = reply{kind: first, head: l.reply.head[:0], tail: l.reply.tail[:0], elements: l.reply.elements[:0]}
 	l.scanner.Elements = nil
-	if w != nil && w.kind == effectExec && len(l.session.state.tx) > 0 {
+	if w != nil && w.kind == effectExec && len(state.tx) > 0 {
 		l.scanner.Elements = &l.reply.elements
 	}
 }
@@ -257,81 +339,73 @@ func (l *link) next() *waiting {
 	return &l.waiting[0]
 }
 
-// end accounts for a whole reply, and appends to out what was held of it,
-// rewritten if the sidecar has a part in it.
-func (l *link) end(out []byte) []byte {
-	l.within = false
-	held := l.held
-	if l.holding {
-		l.holding, l.held = false, l.held[:0]
-	} else {
-		held = nil
-	}
-	state := &l.session.state
+// ended accounts for a whole reply, and appends to out what was held of it, as
+// far as it is for the client, rewritten if the sidecar has a part in it.
+func (l *link) ended(s *session, out []byte) []byte {
+	held, silent := l.held, l.silent
+	l.held, l.holding, l.silent = l.held[:0], false, false
 	w := l.next()
-	confirms := effectNone
+	kind := effectNone
 	if w != nil {
-		confirms = w.kind
+		kind = w.kind
 	}
-	if l.watched && state.isMessage(&l.reply, confirms) {
+	if l.watched && s.state.isMessage(&l.reply, kind) {
 		return append(out, held...)
 	}
-	if w == nil {
-		if state.multi {
-			state.answered(effect{}, &l.reply, l.session.target())
+	skipped := s.state.mute == replySkipNext && kind != effectSetup
+	left := effect{}
+	switch kind {
+	case effectSetup:
+		l.spoilt = l.spoilt || l.reply.kind == '-'
+		silent = true
+	case effectNone:
+		if s.state.multi {
+			s.state.answered(effect{}, &l.reply, l.pool.target)
 		}
-		if l.received < l.sent {
-			l.received++
-		}
-		return out
+	default:
+		left = s.state.answered(w.effect, &l.reply, l.pool.target)
 	}
-	left := state.answered(w.effect, &l.reply, l.session.target())
+	switch {
+	case kind == effectReplyMode && l.reply.kind == '-' && !skipped && s.state.mute != replyOff:
+		silent = false // Redis refuses, and says so
+	case kind.rewrites() && !silent:
+		held = s.server.rewrite(w.effect, held, s.state.Protocol)
+	}
+	if !silent {
+		out = append(out, held...)
+	}
 	if left.replies > 0 {
 		w.effect = left
 		return out
 	}
-	if w.kind.rewrites() {
-		out = append(out, l.session.server.rewrite(w.effect, held, state.protocol)...)
+	if skipped && s.state.mute == replySkipNext && kind != effectReplyMode {
+		s.state.mute = replyOn
 	}
-	if w.kind == effectBlocks {
+	if kind.blocks() {
 		l.blocked--
 	}
 	l.received++
-	l.waiting = l.waiting[1:]
-	if len(l.waiting) == 0 {
-		l.waiting = nil
+	if w != nil {
+		if l.waiting = l.waiting[1:]; len(l.waiting) == 0 {
+			l.waiting = nil
+		}
 	}
 	return out
 }
 
-// keep adds a piece of the reply under way to its head and tail.
-func (r *reply) keep(piece []byte) {
-	if room := headBytes - len(r.head); room > 0 {
-		r.head = append(r.head, piece[:min(room, len(piece))]...)
-	}
-	if len(piece) >= tailBytes {
-		r.tail = append(r.tail[:0], piece[len(piece)-tailBytes:]...)
-		return
-	}
-	r.tail = append(r.tail, piece...)
-	if extra := len(r.tail) - tailBytes; extra > 0 {
-		r.tail = append(r.tail[:0], r.tail[extra:]...)
-	}
-}
+// errUnasked is a reply that belongs to no command.
+var errUnasked = errors.New("Redis sent a reply that nobody asked for")
 
 // lostError answers a command that was sent and whose reply will not come. Not
 // "-ERR": some clients turn that into a silent false.
 const lostError = "-UNCERTAIN the connection to Redis ended before the reply came; the command may or may not have been executed\r\n"
 
-func appendLost(dst []byte, n int64) []byte {
+// unsentError answers a command that was lost on its way to Redis.
+const unsentError = "-UNAVAILABLE the connection to Redis ended; the command was not executed\r\n"
+
+func appendRepeated(dst []byte, s string, n int) []byte {
 	for range n {
-		dst = append(dst, lostError...)
+		dst = append(dst, s...)
 	}
 	return dst
-}
-
-func (l *link) isDead() bool {
-	l.session.mu.Lock()
-	defer l.session.mu.Unlock()
-	return l.dead
 }

@@ -30,7 +30,14 @@ type Limits struct {
 	PipelineMax int           // custom commands of one connection at one time
 	IdleTimeout time.Duration // a client silent for longer is closed; 0: never
 	Linger      time.Duration // how long a client that won't send more waits for its last replies
-	Backends    int           // users and databases whose connections are kept
+	Profiles    int           // users and databases whose connections are kept
+
+	Pinned     int           // connections to Redis that sessions have to themselves
+	PinnedWait time.Duration // for a free one of them
+	PinnedIdle time.Duration // after which a free one is closed
+
+	ClientOutput int64 // bytes kept for one client that doesn't read
+	Output       int64 // bytes kept for all of them
 }
 
 func (l Limits) reader() resp.Limits {
@@ -45,7 +52,10 @@ type Server struct {
 	metrics *metrics.Metrics
 	log     *zap.Logger
 
-	backends *backends
+	backends *leases[*backend]
+	lanes    *leases[*lanes]
+	pool     *pool
+	output   outboxLimits
 	clients  atomic.Int64
 
 	ctx    context.Context // of everything that waits; ends when clients are cut
@@ -58,6 +68,12 @@ type Server struct {
 	running   sync.WaitGroup // sessions
 }
 
+// backend is a commands.Backend and the client it works with.
+type backend struct {
+	*commands.Backend
+	client *redis.Client
+}
+
 // New returns a server that forwards to target. open makes the backend of one
 // user and database from a client of the control plane, which the server closes.
 func New(limits Limits, target *upstream.Target, table *commands.Table,
@@ -68,9 +84,20 @@ func New(limits Limits, target *upstream.Target, table *commands.Table,
 		table:    table,
 		metrics:  m,
 		log:      log,
-		backends: newBackends(limits.Backends, target.Client, open),
+		output:   outboxLimits{client: limits.ClientOutput, total: limits.Output},
+		pool:     newPool(target, limits.Pinned, limits.PinnedWait, limits.PinnedIdle, log),
 		sessions: make(map[*session]struct{}),
 	}
+	s.backends = newLeases(limits.Profiles, func(as upstream.Profile) *backend {
+		client := target.Client(as.Identity, as.DB)
+		return &backend{open(client), client}
+	}, func(b *backend) { b.client.Close() }) // once more does no harm
+	s.lanes = newLeases(limits.Profiles, func(as upstream.Profile) *lanes {
+		return &lanes{shared: upstream.NewMux(target, as), scripts: upstream.NewMux(target, as)}
+	}, func(l *lanes) {
+		l.shared.Close()
+		l.scripts.Close()
+	})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -118,7 +145,7 @@ func (s *Server) runSession(session *session) {
 		s.metrics.Clients.Dec()
 		s.running.Done()
 	}()
-	session.run()
+	session.serve()
 }
 
 // Shutdown stops accepting, lets every client's running commands finish, and
@@ -148,10 +175,13 @@ func (s *Server) Shutdown(ctx context.Context) {
 			session.cut()
 		}
 		s.mu.Unlock()
+		s.backends.closeNow() // ends the wait of custom commands for Redis
 	}
 	s.cancel()
 	<-ended
-	s.backends.close()
+	s.backends.closeAll()
+	s.lanes.closeAll()
+	s.pool.close()
 }
 
 // execute runs a custom command's handler. A handler that panics costs its

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -19,34 +20,41 @@ import (
 )
 
 // session is one client connection. Its goroutine, run, reads commands and takes
-// the one decision about each: ours or Redis's.
+// the one decision about each: ours, or Redis's, and then by which lane.
+//
+// What a client sent before is answered before anything takes another way, so
+// that replies come in order: settle stands wherever the way changes.
 type session struct {
 	server *Server
 	client net.Conn
 	log    *zap.Logger
 	reader *resp.CommandReader
+	out    *outbox
 
 	// Of run alone.
-	lease *lease   // the backend of custom commands, nil until the first
-	local []byte   // replies of custom commands, not yet written
-	batch []future // custom commands that run concurrently, in order
-	mute  replyMode
+	run      gathered // commands for a shared lane, not yet submitted
+	lanes    *lease[*lanes]
+	backends *lease[*backend]
+	local    []byte   // replies of the sidecar's own, not yet written
+	batch    []future // custom commands that run concurrently, in order
 
-	writeMu sync.Mutex // held while a reply is written to the client
+	writeMu sync.Mutex           // held while a reply is given to the client in pieces
+	link    atomic.Pointer[link] // the connection that the session has to itself; run attaches it
 
-	mu    sync.Mutex // guards state and the link's counters
-	state state
-	link  *link // nil until the first command for Redis; run alone sets it
+	mu          sync.Mutex // guards what follows, and the counters of link
+	changed     sync.Cond  // outstanding, or the counters of link
+	state       state
+	outstanding int  // replies to come by a shared lane
+	attaching   bool // run is about to use link
+	sizes       replySizes
 }
 
-// replyMode is CLIENT REPLY's.
-type replyMode byte
-
-const (
-	replyOn replyMode = iota
-	replyOff
-	replySkipNext // the command after CLIENT REPLY SKIP
-)
+// gathered is a run of commands, contiguous in the reader's buffer.
+type gathered struct {
+	lane     lane
+	commands []byte
+	count    int
+}
 
 // future is the reply of a custom command that is under way.
 type future <-chan commands.Reply
@@ -56,16 +64,16 @@ func newSession(server *Server, client net.Conn) *session {
 		server: server,
 		client: client,
 		log:    server.log.With(zap.String("client", client.RemoteAddr().String())),
-		state:  freshState(server.target.DB()),
+		out:    newOutbox(client, &server.output),
+		state:  state{Profile: server.target.Profile()},
 	}
+	s.changed.L = &s.mu
 	s.reader = resp.NewCommandReader(client, server.limits.reader(), s.beforeRead)
 	return s
 }
 
-func (s *session) target() *upstream.Target { return s.server.target }
-
-// run serves the client until it is gone, or the server is.
-func (s *session) run() {
+// serve serves the client until it is gone, or the server is.
+func (s *session) serve() {
 	defer s.close()
 	for {
 		cmd, err := s.reader.Next()
@@ -79,8 +87,8 @@ func (s *session) run() {
 	}
 }
 
-// errClosed ends a session whose client has had its last reply.
-var errClosed = errors.New("session closed")
+// errEnded ends a session whose client has had its last reply.
+var errEnded = errors.New("session ended")
 
 // finish sends what is still owed to the client.
 func (s *session) finish(err error) {
@@ -90,27 +98,68 @@ func (s *session) finish(err error) {
 		s.local = appendReply(s.local, commands.Error(protocol.Error()), 2)
 		s.server.metrics.ProtocolErrors.Inc()
 	}
-	s.flush()
-	if s.link != nil && err != errClosed && !errors.Is(err, net.ErrClosed) {
-		s.link.settleWithin(s.server.limits.Linger)
+	if s.flush() == nil && !errors.Is(err, net.ErrClosed) {
+		s.linger()
 	}
+}
+
+// linger waits for the last replies of a client that won't send more, within
+// limits, and not for what may block: what a client that is gone was waiting for
+// must not be taken from others.
+func (s *session) linger() {
+	s.mu.Lock()
+	l := s.link.Load()
+	hopeless := s.state.waitsForMessages() || l != nil && l.blocked > 0
+	s.mu.Unlock()
+	if hopeless {
+		return
+	}
+	timer := time.AfterFunc(s.server.limits.Linger, s.cut)
+	defer timer.Stop()
+	s.settle()
+	s.out.waitDrained()
 }
 
 func (s *session) close() {
-	s.client.Close()
-	if s.link != nil {
-		s.link.close()
+	s.cut()
+	if s.lanes != nil {
+		s.lanes.release()
 	}
-	if s.lease != nil {
-		s.lease.release()
+	if s.backends != nil {
+		s.backends.release()
+	}
+	if reason := s.out.wait(); reason != nil {
+		s.server.metrics.SlowClients.Inc()
+		s.log.Warn("closed a client", zap.Error(reason))
 	}
 }
 
+// cut ends the session at once, whatever it waits for.
+func (s *session) cut() {
+	s.out.close()
+	if l := s.link.Load(); l != nil {
+		l.drop()
+	}
+	s.mu.Lock()
+	s.outstanding = 0 // nobody is there to read them
+	s.changed.Broadcast()
+	s.mu.Unlock()
+}
+
+// stopReading makes the session end once what it has read is answered.
+func (s *session) stopReading() { _ = s.client.SetReadDeadline(time.Unix(1, 0)) }
+
 // beforeRead is called when no command is at hand: what was gathered is sent.
 func (s *session) beforeRead() error {
-	s.flush()
-	if idle := s.server.limits.IdleTimeout; idle > 0 && !s.busy() {
-		if err := s.client.SetReadDeadline(time.Now().Add(idle)); err != nil {
+	if err := s.flush(); err != nil {
+		return err
+	}
+	if idle := s.server.limits.IdleTimeout; idle > 0 {
+		deadline := time.Time{}
+		if !s.busy() {
+			deadline = time.Now().Add(idle)
+		}
+		if err := s.client.SetReadDeadline(deadline); err != nil {
 			return err
 		}
 	}
@@ -124,36 +173,52 @@ func (s *session) beforeRead() error {
 func (s *session) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.state.waitsForMessages() || s.link != nil && s.link.answered < s.link.sent
+	return s.state.waitsForMessages() || s.outstanding > 0 || s.link.Load() != nil
 }
 
-// flush sends what was gathered, in both directions.
-func (s *session) flush() {
-	s.collect()
+// flush sends what was gathered, in both directions. An error ends the session.
+func (s *session) flush() error {
+	if len(s.batch) > 0 {
+		s.collect()
+	}
 	if len(s.local) > 0 {
 		s.writeMu.Lock()
-		// An error shows again at the next read.
-		_, _ = s.client.Write(s.local)
+		s.out.write(s.local)
 		s.writeMu.Unlock()
 		s.local = s.local[:0]
 		if cap(s.local) > keptBytes {
 			s.local = nil
 		}
 	}
-	if s.link != nil {
-		s.link.flush()
+	if s.run.count > 0 {
+		return s.submit()
 	}
+	if l := s.link.Load(); l != nil {
+		l.flush()
+	}
+	return nil
 }
 
 // keptBytes is the largest buffer that a session keeps between commands.
 const keptBytes = 16 << 10
 
-// settle waits until everything before the current command is answered.
+// settle waits until everything before the current command is answered, or can't
+// be any more.
 func (s *session) settle() {
-	s.collect()
-	if s.link != nil {
-		s.link.flush()
-		s.link.settle()
+	if err := s.flush(); err != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.outstanding > 0 {
+		s.changed.Wait()
+	}
+	for {
+		l := s.link.Load()
+		if l == nil || l.answered == l.sent || s.state.opaque {
+			return
+		}
+		s.changed.Wait()
 	}
 }
 
@@ -164,38 +229,38 @@ func (s *session) handle(cmd *resp.Command) error {
 			return s.custom(row, cmd)
 		}
 	}
-	return s.forward(cmd, effectOf(cmd))
+	return s.forward(cmd)
 }
 
 // forward sends a command to Redis as it came.
-func (s *session) forward(cmd *resp.Command, e effect) error {
-	if err := s.connect(); err != nil {
-		return s.unreachable(cmd, err)
-	}
-	if e.kind == effectOpaque {
+func (s *session) forward(cmd *resp.Command) error {
+	way, e := routeOf(cmd)
+	if isQuit(cmd) {
 		s.settle()
+		s.answer(commands.Status("OK"))
+		return errEnded
 	}
-	if len(s.local) > 0 || len(s.batch) > 0 {
-		s.flush()
+	if way == own || s.link.Load() != nil || s.shouldPin() {
+		return s.sendAlone(cmd, e)
 	}
-	if s.answers(cmd, &e) {
-		s.link.expect(e)
+	return s.gather(way, cmd)
+}
+
+func isQuit(cmd *resp.Command) bool {
+	return len(cmd.Args) > 0 && len(cmd.Args[0]) == 4 && strings.EqualFold(string(cmd.Args[0]), "QUIT")
+}
+
+// answer gathers a reply of the sidecar's own, unless the client wants none.
+func (s *session) answer(reply commands.Reply) {
+	s.mu.Lock()
+	protocol, mute := s.state.Protocol, s.state.mute
+	if mute == replySkipNext {
+		s.state.mute = replyOn
 	}
-	s.server.metrics.Forwarded.Inc()
-	s.link.write(cmd.Raw)
-	if cmd.Partial {
-		if err := s.rest(s.link.write); err != nil {
-			s.link.withdraw()
-			return err
-		}
+	s.mu.Unlock()
+	if mute == replyOn {
+		s.local = appendReply(s.local, reply, protocol)
 	}
-	if e.kind == effectReset {
-		for _, setup := range s.target().Setup() {
-			s.link.expect(effect{kind: effectSwallow})
-			s.link.write(resp.AppendCommand(nil, setup))
-		}
-	}
-	return nil
 }
 
 // rest takes what is left of a partial command.
@@ -212,98 +277,24 @@ func (s *session) rest(take func([]byte)) error {
 	}
 }
 
-// answers reports whether a command will be answered, which CLIENT REPLY
-// decides.
-func (s *session) answers(cmd *resp.Command, e *effect) bool {
-	mode, isReplyCommand := clientReply(cmd)
-	if !isReplyCommand {
-		answered := s.mute == replyOn
-		if s.mute == replySkipNext {
-			s.mute = replyOn
-		}
-		return answered
-	}
-	if s.inTransaction() {
-		// It takes effect in the middle of EXEC's reply.
-		e.kind = effectOpaque
-		return true
-	}
-	switch {
-	case mode == replyOff, mode == replySkipNext && s.mute == replyOn:
-		s.mute = mode
-	case mode == replyOn:
-		s.mute = replyOn
-	}
-	return mode == replyOn
-}
-
-// clientReply reads CLIENT REPLY ON, OFF and SKIP.
-func clientReply(cmd *resp.Command) (replyMode, bool) {
-	if cmd.Partial || len(cmd.Args) != 3 || !strings.EqualFold(string(cmd.Args[0]), "CLIENT") ||
-		!strings.EqualFold(string(cmd.Args[1]), "REPLY") {
-		return replyOn, false
-	}
-	switch strings.ToUpper(string(cmd.Args[2])) {
-	case "ON":
-		return replyOn, true
-	case "OFF":
-		return replyOff, true
-	case "SKIP":
-		return replySkipNext, true
-	}
-	return replyOn, false
-}
-
-// inTransaction reports whether the session is between MULTI and EXEC, once
-// everything sent so far is answered.
-func (s *session) inTransaction() bool {
-	s.settle()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state.multi
-}
-
-// connect makes the link, if there is none.
-func (s *session) connect() error {
-	if s.link != nil {
-		return nil
-	}
-	conn, err := s.target().Dial(s.server.ctx)
-	if err != nil {
-		s.server.metrics.DialFailures.Inc()
-		return err
-	}
-	link := newLink(s, conn)
-	s.mu.Lock()
-	s.link = link
-	s.mu.Unlock()
-	go s.link.follow()
-	return nil
-}
-
-// unreachable answers a command while Redis is down. The client keeps its
-// connection: its next command tries again.
-func (s *session) unreachable(cmd *resp.Command, err error) error {
-	s.settle()
+// unavailable answers a command that could not be sent. A command that what
+// follows it counts on, such as MULTI or SELECT, takes the session with it.
+func (s *session) unavailable(cmd *resp.Command, e effect, err error) error {
 	if cmd.Partial {
 		if err := s.rest(func([]byte) {}); err != nil {
 			return err
 		}
 	}
-	if len(cmd.Args) == 1 && strings.EqualFold(string(cmd.Args[0]), "QUIT") {
-		s.respond(commands.Status("OK"))
-		return errClosed
+	s.server.metrics.Unavailable.Inc()
+	s.answer(unavailable(err))
+	if e.kind.changesSession() {
+		return errEnded
 	}
-	s.respond(commands.Error(fmt.Sprintf("UNAVAILABLE %v; the command was not executed", err)))
 	return nil
 }
 
-// respond gathers a reply of the sidecar's own.
-func (s *session) respond(reply commands.Reply) {
-	s.mu.Lock()
-	protocol := s.state.protocol
-	s.mu.Unlock()
-	s.local = appendReply(s.local, reply, protocol)
+func unavailable(err error) commands.Error {
+	return commands.Error(fmt.Sprintf("UNAVAILABLE %v; the command was not executed", err))
 }
 
 // custom serves a command of the table, or leaves it to Redis to refuse it where
@@ -315,31 +306,23 @@ func (s *session) custom(row *commands.Command, cmd *resp.Command) error {
 	s.mu.Lock()
 	multi, subscribed, opaque := s.state.multi, s.state.inSubscribedMode(), s.state.opaque
 	s.mu.Unlock()
-	if opaque || s.link != nil && s.link.isDead() {
-		return s.forward(cmd, effect{})
-	}
-	if multi {
-		return s.forward(cmd, effect{kind: effectRefused})
-	}
-	if cmd.Partial {
+	switch {
+	case opaque:
+		return s.sendAlone(cmd, effect{})
+	case multi:
+		return s.sendAlone(cmd, effect{kind: effectRefused})
+	case cmd.Partial:
 		if err := s.rest(func([]byte) {}); err != nil {
 			return err
 		}
-		s.collect()
-		s.answer(commands.Error(fmt.Sprintf("ERR %s is longer than %d bytes (limits.custom_bytes_max)",
+		return s.refuse(commands.Error(fmt.Sprintf("ERR %s is longer than %d bytes (limits.custom_bytes_max)",
 			row.Name, s.server.limits.CustomBytes)))
-		return nil
-	}
-	if subscribed {
-		s.collect()
-		s.answer(commands.Error("ERR Can't execute '" + strings.ToLower(row.Name) +
+	case subscribed:
+		return s.refuse(commands.Error("ERR Can't execute '" + strings.ToLower(row.Name) +
 			"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"))
-		return nil
 	}
-	if refused := row.ArityError(cmd.Count); refused != "" {
-		s.collect()
-		s.answer(refused)
-		return nil
+	if wrong := row.ArityError(cmd.Count); wrong != "" {
+		return s.refuse(wrong)
 	}
 	backend := s.backend()
 	if row.Concurrent && s.reader.Buffered() {
@@ -352,14 +335,11 @@ func (s *session) custom(row *commands.Command, cmd *resp.Command) error {
 	return nil
 }
 
-// answer is respond for a command that CLIENT REPLY may have silenced.
-func (s *session) answer(reply commands.Reply) {
-	if s.mute == replyOn {
-		s.respond(reply)
-	}
-	if s.mute == replySkipNext {
-		s.mute = replyOn
-	}
+// refuse answers a custom command that isn't executed.
+func (s *session) refuse(reply commands.Error) error {
+	s.collect()
+	s.answer(reply)
+	return nil
 }
 
 // begin executes a command while the next one is read.
@@ -382,30 +362,23 @@ func (s *session) collect() {
 	s.batch = s.batch[:0]
 }
 
-// backend returns the backend of the session's user and database.
-func (s *session) backend() *commands.Backend {
-	s.mu.Lock()
-	key := backendKey{s.state.identity, s.state.db}
-	s.mu.Unlock()
-	if s.lease == nil || s.lease.key != key {
-		if s.lease != nil {
-			s.collect() // they still use it
-			s.lease.release()
-		}
-		s.lease = s.server.backends.acquire(key)
-	}
-	return s.lease.backend
-}
-
-// stopReading makes the session end once what it has read is answered.
-func (s *session) stopReading() { _ = s.client.SetReadDeadline(time.Unix(1, 0)) }
-
-// cut ends the session at once, whatever it waits for.
-func (s *session) cut() {
-	s.client.Close()
+// profile is the session's user, database and protocol.
+func (s *session) profile() upstream.Profile {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.link != nil {
-		s.link.conn.Close()
+	return s.state.Profile
+}
+
+// backend returns the backend of the session's user and database.
+func (s *session) backend() *commands.Backend {
+	key := s.profile()
+	key.Protocol = 0 // the control plane has its own
+	if s.backends == nil || s.backends.key != key {
+		s.collect() // they still use the one before
+		if s.backends != nil {
+			s.backends.release()
+		}
+		s.backends = s.server.backends.acquire(key)
 	}
+	return s.backends.value.Backend
 }

@@ -11,15 +11,19 @@ import (
 // commands that change it. It is what Redis knows of the connection behind the
 // session, as far as the sidecar must know it too: to run custom commands as the
 // same user in the same database, and to tell replies from messages.
+//
+// Its transitions are apply, ended and subscription; whether the session needs a
+// connection of its own is derived from it, by pinned.
 type state struct {
-	identity upstream.Identity
-	db       int
-	protocol int // 2 or 3
+	upstream.Profile
+	name string // by CLIENT SETNAME
 
 	multi  bool     // between MULTI and EXEC or DISCARD
+	held   hold     // what else only its own connection has
 	queued int      // commands queued since MULTI
 	tx     []queued // those among them that change the session
 
+	mute       replyMode
 	subscribed [families]int // subscriptions by family
 	monitoring bool
 
@@ -34,12 +38,34 @@ type queued struct {
 	position int // among the commands of the transaction
 }
 
-func freshState(db int) state { return state{db: db, protocol: 2} }
+// replyMode is CLIENT REPLY's.
+type replyMode byte
+
+const (
+	replyOn replyMode = iota
+	replyOff
+	replySkipNext // the command after CLIENT REPLY SKIP
+)
+
+// hold is a set of reasons to keep a connection to itself.
+type hold byte
+
+const (
+	holdWatch      hold = 1 << iota // keys are watched
+	holdTracking                    // invalidations may come
+	holdConnection                  // the client knows the connection, or made it special
+)
+
+// pinned reports whether the session needs the connection that it has: Redis
+// keeps something there that a shared connection can't have.
+func (s *state) pinned() bool {
+	return s.multi || s.held != 0 || s.mute != replyOn || s.waitsForMessages()
+}
 
 // inSubscribedMode reports the mode in which RESP2 allows only subscribing,
 // PING, QUIT and RESET, and arrays may be messages.
 func (s *state) inSubscribedMode() bool {
-	return s.protocol == 2 && s.subscribed != [families]int{}
+	return s.Protocol == 2 && s.subscribed != [families]int{}
 }
 
 // waitsForMessages reports a session whose silence is no idleness.
@@ -49,7 +75,14 @@ func (s *state) waitsForMessages() bool {
 
 // watched reports whether replies must be looked into, and not only counted.
 func (s *state) watched() bool {
-	return s.multi || s.monitoring || s.subscribed != [families]int{}
+	return s.multi || s.monitoring || s.mute != replyOn || s.subscribed != [families]int{}
+}
+
+// silent reports whether a reply of the given kind to the next command is not
+// for the client; what confirms subscriptions always is, as in Redis.
+func (s *state) silent(kind byte, next effectKind) bool {
+	subscribes := next == effectSubscribe || next == effectUnsubscribe
+	return s.mute != replyOn && kind != '>' && !(subscribes && kind == '*')
 }
 
 // reply is what is kept of a reply while it passes.
@@ -113,7 +146,7 @@ func lastInteger(tail []byte) int {
 // the effect with the number of its replies that are still to come; 0 ends it.
 func (s *state) answered(e effect, r *reply, target *upstream.Target) effect {
 	if s.multi && r.kind == '+' && bytes.HasPrefix(r.head, []byte("+QUEUED\r\n")) {
-		if e.kind.changesSession() {
+		if e.kind.changesSession() || e.kind == effectOpaque {
 			s.tx = append(s.tx, queued{e, s.queued})
 		}
 		s.queued++
@@ -138,17 +171,31 @@ func (s *state) apply(e effect, target *upstream.Target) {
 		s.multi, s.queued, s.tx = true, 0, nil
 	case effectDiscard:
 		s.multi, s.tx = false, nil
+		s.held &^= holdWatch
 	case effectReset:
-		*s = freshState(target.DB())
+		*s = state{Profile: target.Profile(), held: s.held & holdConnection}
 	case effectAuth:
-		s.identity = e.identity
+		s.Identity = e.identity
 	case effectHello:
-		s.protocol = e.protocol
+		s.Protocol = e.protocol
 		if e.identity.Known {
-			s.identity = e.identity
+			s.Identity = e.identity
+		}
+		if e.name != "" {
+			s.name = e.name
 		}
 	case effectSelect:
-		s.db = e.db
+		s.DB = e.db
+	case effectSetName:
+		s.name = e.name
+	case effectReplyMode:
+		if e.mute != replySkipNext || s.mute != replyOff {
+			s.mute = e.mute
+		}
+	case effectHold:
+		s.held |= e.hold
+	case effectRelease:
+		s.held &^= e.hold
 	case effectMonitor:
 		s.monitoring = true
 	case effectOpaque, effectSubscribe, effectUnsubscribe:
@@ -166,6 +213,7 @@ func (s *state) ended(r *reply, target *upstream.Target) {
 	}
 	tx := s.tx
 	s.multi, s.tx = false, nil
+	s.held &^= holdWatch
 	for _, q := range tx {
 		if q.position < len(r.elements) && r.elements[q.position] != '-' {
 			s.apply(q.effect, target)
@@ -192,4 +240,19 @@ func (s *state) subscription(e effect, r *reply) effect {
 	}
 	s.subscribed[e.family] = max(n, 0)
 	return e
+}
+
+// keep adds a piece of the reply under way to its head and tail.
+func (r *reply) keep(piece []byte) {
+	if room := headBytes - len(r.head); room > 0 {
+		r.head = append(r.head, piece[:min(room, len(piece))]...)
+	}
+	if len(piece) >= tailBytes {
+		r.tail = append(r.tail[:0], piece[len(piece)-tailBytes:]...)
+		return
+	}
+	r.tail = append(r.tail, piece...)
+	if extra := len(r.tail) - tailBytes; extra > 0 {
+		r.tail = append(r.tail[:0], r.tail[extra:]...)
+	}
 }

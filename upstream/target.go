@@ -5,13 +5,12 @@ package upstream
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -25,14 +24,6 @@ import (
 // ErrDown is wrapped by every error that says that no connection to Redis could
 // be had, so that nothing was sent.
 var ErrDown = errors.New("Redis cannot be reached")
-
-// Identity is who a session is to Redis. The zero value is who a connection is
-// before AUTH: the configured user, or Redis's default user.
-type Identity struct {
-	User     string // "" with a Password: the default user, by AUTH password
-	Password string
-	Known    bool // the client authenticated itself
-}
 
 // Options say where Redis is and how long to wait for it.
 type Options struct {
@@ -67,29 +58,30 @@ func New(opts Options) *Target { return &Target{opts: opts} }
 // Address is where Redis is, for logs and errors.
 func (t *Target) Address() string { return t.opts.Address }
 
-// DB is the database that a session starts in.
-func (t *Target) DB() int { return t.opts.DB }
+// Profile is what a session starts with.
+func (t *Target) Profile() Profile { return Profile{DB: t.opts.DB, Protocol: 2} }
 
-// HasCredentials reports whether sessions are authenticated by the sidecar.
-func (t *Target) HasCredentials() bool { return t.opts.Password != "" }
-
-// Dial opens a connection for the data plane: connected, and where the sidecar
-// has credentials or a database of its own, authenticated and selected. While
-// Redis is down it fails at once with the last error and tries again only after
-// a pause, which doubles from BackoffMin to BackoffMax. Errors wrap ErrDown.
-func (t *Target) Dial(ctx context.Context) (net.Conn, error) {
+// Dial opens a connection for the data plane and makes it what the profile says.
+// While Redis is down it fails at once with the last error and tries again only
+// after a pause, which doubles from BackoffMin to BackoffMax. Errors wrap
+// ErrDown.
+func (t *Target) Dial(ctx context.Context, as Profile) (net.Conn, error) {
 	if err := t.paused(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.opts.DialTimeout)
 	defer cancel()
 	conn, err := t.dialNetwork(ctx)
-	if err == nil {
-		if err = t.handshake(ctx, conn); err != nil {
-			conn.Close()
-		}
-	}
 	if err != nil {
+		return nil, t.failed(err)
+	}
+	if err := greet(ctx, conn, t.greeting(as)); err != nil {
+		conn.Close()
+		var refused refusal
+		if errors.As(err, &refused) {
+			// Redis is there; it is this profile that it doesn't take.
+			return nil, fmt.Errorf("%w at %s: %w", ErrDown, t.opts.Address, err)
+		}
 		return nil, t.failed(err)
 	}
 	t.mu.Lock()
@@ -133,25 +125,9 @@ func (t *Target) dialNetwork(ctx context.Context) (net.Conn, error) {
 	return dialer.DialContext(ctx, t.opts.Network, t.opts.Address)
 }
 
-// Setup returns the commands that make a fresh or a reset connection one of the
-// sidecar's: AUTH and SELECT, where configured.
-func (t *Target) Setup() [][][]byte {
-	var commands [][][]byte
-	if t.opts.Password != "" {
-		auth := [][]byte{[]byte("AUTH"), []byte(t.opts.Password)}
-		if t.opts.User != "" {
-			auth = [][]byte{[]byte("AUTH"), []byte(t.opts.User), []byte(t.opts.Password)}
-		}
-		commands = append(commands, auth)
-	}
-	if t.opts.DB != 0 {
-		commands = append(commands, [][]byte{[]byte("SELECT"), []byte(strconv.Itoa(t.opts.DB))})
-	}
-	return commands
-}
-
-func (t *Target) handshake(ctx context.Context, conn net.Conn) error {
-	commands := t.Setup()
+// greet sends the commands that a fresh connection begins with, and waits until
+// Redis has accepted them all.
+func greet(ctx context.Context, conn net.Conn, commands [][][]byte) error {
 	if len(commands) == 0 {
 		return nil
 	}
@@ -159,46 +135,62 @@ func (t *Target) handshake(ctx context.Context, conn net.Conn) error {
 	if err := conn.SetDeadline(deadline); err != nil {
 		return err
 	}
-	rd := bufio.NewReader(oneByteReader{conn})
+	defer conn.SetDeadline(time.Time{})
+	var out []byte
 	for _, command := range commands {
-		if _, err := conn.Write(resp.AppendCommand(nil, command)); err != nil {
-			return err
-		}
-		line, err := rd.ReadString('\n')
+		out = resp.AppendCommand(out, command)
+	}
+	if _, err := conn.Write(out); err != nil {
+		return err
+	}
+	buf := make([]byte, 4<<10)
+	var scanner resp.ReplyScanner
+	for answered := 0; answered < len(commands); {
+		n, err := conn.Read(buf)
 		if err != nil {
 			return err
 		}
-		if !strings.HasPrefix(line, "+OK") {
-			return fmt.Errorf("%s refused: %s", command[0], strings.TrimSpace(line))
+		for b := buf[:n]; len(b) > 0; {
+			used, done, err := scanner.Scan(b)
+			if err != nil {
+				return err
+			}
+			if done && scanner.Kind == '-' {
+				return refusal(bytes.TrimSpace(b[1:used]))
+			}
+			if done {
+				answered++
+			}
+			b = b[used:]
 		}
 	}
-	return conn.SetDeadline(time.Time{})
+	return nil
 }
 
-// oneByteReader keeps a buffered reader from reading past the line it returns.
-type oneByteReader struct{ rd io.Reader }
+// refusal is what Redis answered to a command of the greeting. It is a
+// redis.Error, so it reaches a client in Redis's own words.
+type refusal string
 
-func (r oneByteReader) Read(p []byte) (int, error) { return r.rd.Read(p[:1]) }
+func (r refusal) Error() string { return string(r) }
+
+// RedisError makes a refusal a redis.Error.
+func (r refusal) RedisError() {}
 
 // controlConnections is how many connections the control plane of one identity
 // and database opens: enough to keep Redis's one core busy with scripts.
-const controlConnections = 8
+const controlConnections = 4
 
 // Client returns a go-redis client for scripts, for one identity and database.
 // It never retries: a script could run twice. The caller closes it.
 func (t *Target) Client(id Identity, db int) *redis.Client {
-	user, password := t.opts.User, t.opts.Password
-	if id.Known {
-		user, password = id.User, id.Password
-	}
+	as := Profile{Identity: id, DB: db, Protocol: 2}
 	return redis.NewClient(&redis.Options{
 		Network:  t.opts.Network,
 		Addr:     t.opts.Address,
-		Dialer:   t.controlDialer,
-		Username: user,
-		Password: password,
-		DB:       db,
 		Protocol: 2,
+		// The dialer authenticates and selects: go-redis wouldn't authenticate
+		// a user whose password is empty.
+		Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) { return t.dialControl(ctx, as) },
 
 		MaxRetries:      -1,
 		DialerRetries:   1,
@@ -214,10 +206,35 @@ func (t *Target) Client(id Identity, db int) *redis.Client {
 	})
 }
 
-// controlDialer is Dial for go-redis, which authenticates by itself.
-func (t *Target) controlDialer(ctx context.Context, _, _ string) (net.Conn, error) {
+// authenticated is greet, and an error where Redis wants authentication all the
+// same. It wouldn't say so to a script: one with many arguments it takes for a
+// protocol error of somebody who hasn't authenticated.
+func authenticated(ctx context.Context, conn net.Conn, greeting [][][]byte) error {
+	if err := greet(ctx, conn, greeting); err != nil {
+		return err
+	}
+	err := greet(ctx, conn, [][][]byte{{[]byte("PING")}})
+	var refused refusal
+	if errors.As(err, &refused) && !strings.HasPrefix(string(refused), "NOAUTH") {
+		return nil // known, and not allowed to send PING
+	}
+	return err
+}
+
+// dialControl is Dial for the control plane, which go-redis calls when it needs
+// a connection, with its own pauses.
+func (t *Target) dialControl(ctx context.Context, as Profile) (net.Conn, error) {
 	conn, err := t.dialNetwork(ctx)
-	if err != nil {
+	if err == nil {
+		if err = authenticated(ctx, conn, t.greeting(as)); err != nil {
+			conn.Close()
+		}
+	}
+	var refused refusal
+	switch {
+	case errors.As(err, &refused):
+		return nil, refused
+	case err != nil:
 		return nil, fmt.Errorf("%w at %s: %w", ErrDown, t.opts.Address, err)
 	}
 	return conn, nil
@@ -226,7 +243,7 @@ func (t *Target) controlDialer(ctx context.Context, _, _ string) (net.Conn, erro
 // Ping reports whether Redis answers, for readiness and -check. Errors are
 // Redis's own, or wrap ErrDown.
 func (t *Target) Ping(ctx context.Context) error {
-	conn, err := t.Dial(ctx)
+	conn, err := t.Dial(ctx, t.Profile())
 	if err != nil {
 		return err
 	}

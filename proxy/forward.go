@@ -1,0 +1,242 @@
+package proxy
+
+import (
+	"seckill-proxy/internal/resp"
+	"seckill-proxy/upstream"
+)
+
+// This file is how a session's commands travel: gathered into a run for a shared
+// lane, or alone by a connection of the session's own.
+
+// lanes are the connections that the sessions of one profile share.
+type lanes struct{ shared, scripts *upstream.Mux }
+
+func (l *lanes) of(way lane) *upstream.Mux {
+	if way == scripts {
+		return l.scripts
+	}
+	return l.shared
+}
+
+// gather adds a command to the run for a shared lane.
+func (s *session) gather(way lane, cmd *resp.Command) error {
+	if s.run.lane != way {
+		s.settle() // lanes don't wait for each other
+		s.run.lane = way
+	}
+	if len(s.local) > 0 || len(s.batch) > 0 {
+		if err := s.flush(); err != nil {
+			return err
+		}
+	}
+	if s.run.count > 0 && (!s.run.adjoins(cmd.Raw) || s.run.count >= runMax) {
+		if err := s.submit(); err != nil {
+			return err
+		}
+	}
+	if s.run.count == 0 {
+		s.waitForWindow()
+		s.run.commands = cmd.Raw
+	} else {
+		s.run.commands = s.run.commands[:len(s.run.commands)+len(cmd.Raw)]
+	}
+	s.run.count++
+	return nil
+}
+
+// adjoins reports whether raw follows the run in the same buffer, so that the
+// run can be lengthened without a copy.
+func (g *gathered) adjoins(raw []byte) bool {
+	end := len(g.commands)
+	return cap(g.commands) >= end+len(raw) && &g.commands[:end+1][end] == &raw[0]
+}
+
+// submit sends the run to its lane.
+func (s *session) submit() error {
+	run := s.run
+	s.run.commands, s.run.count = nil, 0
+	key := s.profile()
+	if s.lanes == nil || s.lanes.key != key {
+		if s.lanes != nil {
+			s.lanes.release()
+		}
+		s.lanes = s.server.lanes.acquire(key)
+	}
+	s.mu.Lock()
+	s.outstanding += run.count
+	s.mu.Unlock()
+	s.server.metrics.Forwarded.Add(float64(run.count))
+	err := s.lanes.value.of(run.lane).Submit(s.server.ctx, s, run.commands, run.count)
+	if err == nil {
+		return nil
+	}
+	// Nothing of the run was sent; what was sent before is answered first.
+	s.mu.Lock()
+	s.outstanding -= run.count
+	for s.outstanding > 0 {
+		s.changed.Wait()
+	}
+	s.mu.Unlock()
+	s.server.metrics.Unavailable.Add(float64(run.count))
+	s.out.write(appendRepeated(nil, string(appendReply(nil, unavailable(err), 2)), run.count))
+	return nil
+}
+
+// Replies implements upstream.Sink.
+func (s *session) Replies(b []byte, ended int) {
+	s.out.write(b)
+	s.mu.Lock()
+	s.outstanding = max(s.outstanding-ended, 0)
+	s.sizes.add(len(b), ended)
+	s.changed.Broadcast()
+	s.mu.Unlock()
+}
+
+// Lost implements upstream.Sink.
+func (s *session) Lost(n int, torn, sent bool) {
+	switch {
+	case torn:
+		s.out.close() // the client has half a reply
+	case sent:
+		s.out.write(appendRepeated(nil, lostError, n))
+	default:
+		s.out.write(appendRepeated(nil, unsentError, n))
+	}
+	s.mu.Lock()
+	s.outstanding = max(s.outstanding-n, 0)
+	s.changed.Broadcast()
+	s.mu.Unlock()
+}
+
+// replySizes follows how large a session's replies are, so that a client with a
+// long pipeline of large ones doesn't make the sidecar hold them all.
+type replySizes struct {
+	average int // bytes, a moving one; 0 before the first reply
+	partial int // bytes of replies that haven't ended
+}
+
+func (r *replySizes) add(bytes, ended int) {
+	r.partial += bytes
+	if ended > 0 {
+		r.average += (r.partial/ended - r.average) / 4
+		r.partial = 0
+	}
+}
+
+const (
+	runMax       = 1024    // commands in one run
+	windowBytes  = 1 << 20 // replies of one session under way, as far as can be foreseen
+	windowMin    = 16      // replies under way, whatever their size
+	windowMax    = 4096
+	assumedBytes = 4 << 10 // size of a reply before the first is known
+	bulkyBytes   = 1 << 20 // replies of this size travel alone
+)
+
+// window is how many replies may be under way.
+func (r *replySizes) window() int {
+	average := r.average
+	if average == 0 {
+		average = assumedBytes
+	}
+	return min(max(windowBytes/average, windowMin), windowMax)
+}
+
+// waitForWindow waits while too many replies are under way. They come whether
+// the client reads them or not, so this ends.
+func (s *session) waitForWindow() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.outstanding > 0 && s.outstanding >= s.sizes.window() {
+		s.changed.Wait()
+	}
+}
+
+// shouldPin reports whether the session should have a connection to itself though
+// its state doesn't need one: its client reads more slowly than Redis answers, or
+// its replies are large. By a connection of its own it holds up nobody, and Redis
+// feels how fast it reads.
+func (s *session) shouldPin() bool {
+	if s.run.count > 0 {
+		return false // decided when the run began
+	}
+	s.mu.Lock()
+	bulky := s.sizes.average > bulkyBytes
+	s.mu.Unlock()
+	return bulky || s.out.behind()
+}
+
+// sendAlone sends a command by the session's own connection.
+func (s *session) sendAlone(cmd *resp.Command, e effect) error {
+	if len(s.local) > 0 || len(s.batch) > 0 || s.run.count > 0 {
+		if err := s.flush(); err != nil {
+			return err
+		}
+	}
+	if e.kind == effectOpaque {
+		s.settle()
+	}
+	l, err := s.attach()
+	if err != nil {
+		return s.unavailable(cmd, e, err)
+	}
+	if e.kind == effectWaits {
+		// Redis counts from the last command of the connection.
+		l.setup(s, [][]byte{[]byte("PING")})
+	}
+	s.mu.Lock()
+	l.expect(e)
+	s.mu.Unlock()
+	defer s.attached(l)
+	s.server.metrics.Forwarded.Inc()
+	if e.kind == effectReplyMode {
+		cmd.Raw = replyProbe
+	}
+	l.write(cmd.Raw)
+	if cmd.Partial {
+		if err := s.rest(l.write); err != nil {
+			s.mu.Lock()
+			l.withdraw()
+			s.mu.Unlock()
+			return err
+		}
+	}
+	if e.kind == effectReset {
+		for _, command := range s.server.target.AfterReset() {
+			l.setup(s, command)
+		}
+	}
+	return nil
+}
+
+// attach returns the session's own connection, a new one if it has none. Until
+// attaching is unset it stays the session's.
+func (s *session) attach() (*link, error) {
+	s.mu.Lock()
+	s.attaching = true
+	l := s.link.Load()
+	s.mu.Unlock()
+	if l != nil {
+		return l, nil
+	}
+	s.settle()
+	if err := s.server.pool.get(s.server.ctx, s); err != nil {
+		s.mu.Lock()
+		s.attaching = false
+		s.mu.Unlock()
+		s.server.metrics.DialFailures.Inc()
+		return nil, err
+	}
+	return s.link.Load(), nil
+}
+
+// attached ends what attach began: from here on the connection is the session's
+// as long as replies are to come or its state needs it.
+func (s *session) attached(l *link) {
+	s.mu.Lock()
+	s.attaching = false
+	free := l.releaseIfFree(s)
+	s.mu.Unlock()
+	if free {
+		l.pool.put(l)
+	}
+}

@@ -1,0 +1,205 @@
+package proxy
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// outbox is the way of replies to one client. Whoever has something for the
+// client gives it to write, which never waits: what the socket doesn't take at
+// once is kept, within limits, and a goroutine brings it as the client reads.
+type outbox struct {
+	conn   net.Conn
+	raw    syscall.RawConn // nil where the socket can't be had, as with TLS
+	limits *outboxLimits
+
+	mu       sync.Mutex
+	drained  sync.Cond // kept became empty, or the outbox closed
+	kept     []byte    // not yet taken by the socket
+	held     int64     // bytes that count against the limits: kept and what drain is writing
+	draining bool      // drain runs
+	closed   bool
+	reason   error // why it was closed, nil when the client left
+	drains   sync.WaitGroup
+
+	// Of the attempt under way, so that it needs no closure.
+	attempt func(fd uintptr) bool
+	b       []byte
+	n       int
+	err     error
+}
+
+// outboxLimits bound what slow clients can make the sidecar hold.
+type outboxLimits struct {
+	client int64        // bytes kept for one client
+	total  int64        // bytes kept for all
+	kept   atomic.Int64 // bytes kept for all now
+}
+
+var (
+	errClientTooSlow = errors.New("the client doesn't read its replies: limits.client_output_bytes_max reached")
+	errAllTooSlow    = errors.New("clients don't read their replies: limits.output_bytes_max reached")
+)
+
+func newOutbox(conn net.Conn, limits *outboxLimits) *outbox {
+	o := &outbox{conn: conn, limits: limits}
+	o.drained.L = &o.mu
+	if socket, ok := conn.(syscall.Conn); ok {
+		if raw, err := socket.SyscallConn(); err == nil {
+			o.raw = raw
+		}
+	}
+	o.attempt = func(fd uintptr) bool {
+		o.n, o.err = syscall.Write(int(fd), o.b)
+		return true // once only
+	}
+	return o
+}
+
+// write gives the client bytes, and doesn't wait. When that goes over a limit,
+// the client is closed.
+func (o *outbox) write(b []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return
+	}
+	if !o.draining && o.raw != nil {
+		b = b[o.try(b):]
+	}
+	if len(b) > 0 && !o.closed {
+		o.keep(b)
+	}
+}
+
+// try offers b to the socket once and returns how many bytes it took. It is
+// called with the lock held.
+func (o *outbox) try(b []byte) int {
+	o.b, o.n, o.err = b, 0, nil
+	err := o.raw.Write(o.attempt)
+	o.b = nil
+	switch {
+	case err != nil:
+		o.shut(nil)
+	case o.err == syscall.EAGAIN || o.err == syscall.EINTR:
+		return 0
+	case o.err != nil:
+		o.shut(nil)
+	}
+	return max(o.n, 0)
+}
+
+// keep keeps bytes for drain, which it starts. It is called with the lock held.
+func (o *outbox) keep(b []byte) {
+	o.held += int64(len(b))
+	switch all := o.limits.kept.Add(int64(len(b))); {
+	case o.held > o.limits.client:
+		o.shut(errClientTooSlow)
+		return
+	case all > o.limits.total:
+		o.shut(errAllTooSlow)
+		return
+	}
+	o.kept = append(o.kept, b...)
+	if !o.draining {
+		o.draining = true
+		o.drains.Go(o.drain)
+	}
+}
+
+// drain brings what is kept to the client, until nothing is left.
+func (o *outbox) drain() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for len(o.kept) > 0 && !o.closed {
+		b := o.kept
+		o.kept = nil
+		o.mu.Unlock()
+		_, err := o.conn.Write(b)
+		o.mu.Lock()
+		o.release(int64(len(b)))
+		if err != nil {
+			o.shut(nil)
+		}
+	}
+	o.draining = false
+	o.drained.Broadcast()
+}
+
+// release takes bytes off the account. It is called with the lock held; after
+// shut there is nothing on it.
+func (o *outbox) release(n int64) {
+	if n = min(n, o.held); n > 0 {
+		o.held -= n
+		o.limits.kept.Add(-n)
+	}
+}
+
+// writeAll gives the client bytes and waits until the socket has them, so that
+// the sender feels how fast the client reads.
+func (o *outbox) writeAll(b []byte) error {
+	o.mu.Lock()
+	for o.draining && !o.closed {
+		o.drained.Wait()
+	}
+	if o.closed {
+		o.mu.Unlock()
+		return net.ErrClosed
+	}
+	n := 0
+	if o.raw != nil {
+		n = o.try(b)
+	}
+	o.mu.Unlock()
+	if n == len(b) {
+		return nil
+	}
+	_, err := o.conn.Write(b[n:])
+	return err
+}
+
+// behind reports whether the client has not taken what it was given.
+func (o *outbox) behind() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.draining
+}
+
+// waitDrained waits until the client has taken what it was given, or is closed.
+func (o *outbox) waitDrained() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.draining && !o.closed {
+		o.drained.Wait()
+	}
+}
+
+// close closes the client's connection; what is kept is dropped.
+func (o *outbox) close() {
+	o.mu.Lock()
+	o.shut(nil)
+	o.mu.Unlock()
+}
+
+// shut is close with a reason and the lock held.
+func (o *outbox) shut(reason error) {
+	if o.closed {
+		return
+	}
+	o.closed, o.reason = true, reason
+	o.conn.Close()
+	o.release(o.held)
+	o.kept = nil
+	o.drained.Broadcast()
+}
+
+// wait returns when no goroutine of the outbox runs, and why it was closed.
+func (o *outbox) wait() error {
+	o.drains.Wait()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.reason
+}

@@ -1,0 +1,276 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"sync"
+
+	"seckill-proxy/internal/resp"
+)
+
+// Sink is the client that a run of commands came from. A Mux calls it from its
+// own goroutine, so neither method may wait.
+type Sink interface {
+	// Replies hands over the next bytes of the sink's replies, in which ended
+	// replies end. The bytes are the sink's only during the call.
+	Replies(b []byte, ended int)
+	// Lost says that the last n replies will not come. torn tells that a part
+	// of the first of them was handed over; sent, that the commands may have
+	// reached Redis.
+	Lost(n int, torn, sent bool)
+}
+
+// Mux is one connection to Redis that many clients share: their commands travel
+// in one pipeline, and each gets its replies in its own order. It connects when
+// it is first used, and again after a loss; what was under way then is lost and
+// never sent again.
+//
+// Commands of many clients are gathered into one write: whoever finds no write
+// under way writes, after letting the other runnable goroutines go first, and
+// goes on until nothing is left. So the more there is to do, the more one system
+// call carries, here and in Redis.
+type Mux struct {
+	target *Target
+	as     Profile
+
+	mu      sync.Mutex
+	changed sync.Cond // conn, failing or the length of out
+	conn    net.Conn  // nil while there is none
+	dialing bool
+	failing bool   // lost sinks are being told
+	closed  bool   // by Close
+	out     []byte // commands that no write has taken
+	spare   []byte // the buffer that out takes turns with
+	writing bool
+	pending ring // whose replies are to come
+	taken   int  // entries of pending that a write has taken
+	readers sync.WaitGroup
+}
+
+// Limits of a Mux.
+const (
+	muxOutMax    = 4 << 20  // more than this waiting to be written makes Submit wait
+	muxReadBytes = 64 << 10 // read at a time
+	muxKeptBytes = 1 << 20  // larger write buffers are given back
+)
+
+// NewMux returns a Mux whose connection is made for a profile. It doesn't
+// connect yet. The caller closes it.
+func NewMux(target *Target, as Profile) *Mux {
+	m := &Mux{target: target, as: as}
+	m.changed.L = &m.mu
+	return m
+}
+
+// ErrClosed is returned by Submit after Close.
+var ErrClosed = errors.New("closed")
+
+// Submit sends n commands, and sink gets their replies, later. It returns when
+// they are on their way or queued behind a write under way. On an error, which
+// wraps ErrDown or is ErrClosed, nothing was sent and sink isn't called.
+func (m *Mux) Submit(ctx context.Context, sink Sink, commands []byte, n int) error {
+	m.mu.Lock()
+	if err := m.usable(ctx); err != nil {
+		m.mu.Unlock()
+		return err
+	}
+	m.out = append(m.out, commands...)
+	m.pending.push(sink, n)
+	if m.writing {
+		m.mu.Unlock()
+		return nil
+	}
+	m.writing = true
+	m.mu.Unlock()
+	runtime.Gosched() // others may have something for the same write
+	m.write()
+	return nil
+}
+
+// usable waits, with the lock held, until commands can be queued, connecting if
+// need be.
+func (m *Mux) usable(ctx context.Context) error {
+	for {
+		switch {
+		case m.closed:
+			return ErrClosed
+		case m.failing || m.dialing || m.conn != nil && len(m.out) > muxOutMax:
+			m.changed.Wait()
+		case m.conn != nil:
+			return nil
+		default:
+			m.dialing = true
+			m.mu.Unlock()
+			conn, err := m.target.Dial(ctx, m.as)
+			m.mu.Lock()
+			m.dialing = false
+			m.changed.Broadcast()
+			if err != nil {
+				return err
+			}
+			m.conn, m.taken = conn, 0
+			m.readers.Go(func() { m.read(conn) })
+		}
+	}
+}
+
+// write writes what is queued until nothing is left.
+func (m *Mux) write() {
+	for {
+		m.mu.Lock()
+		conn, commands := m.conn, m.out
+		if len(commands) == 0 || conn == nil {
+			m.writing = false
+			m.mu.Unlock()
+			return
+		}
+		m.out, m.spare = m.spare[:0], nil
+		m.taken = m.pending.length()
+		m.mu.Unlock()
+		_, err := conn.Write(commands)
+		m.mu.Lock()
+		if cap(commands) <= muxKeptBytes {
+			m.spare = commands[:0]
+		}
+		if len(commands) > muxOutMax {
+			m.changed.Broadcast()
+		}
+		m.mu.Unlock()
+		if err != nil {
+			conn.Close() // the reader finds out and tells
+		}
+	}
+}
+
+// read hands out replies until the connection ends.
+func (m *Mux) read(conn net.Conn) {
+	buf := make([]byte, muxReadBytes)
+	var scanner resp.ReplyScanner
+	for {
+		n, err := conn.Read(buf)
+		if n > 0 {
+			if malformed := m.digest(&scanner, buf[:n]); malformed != nil {
+				err = malformed
+			}
+		}
+		if err != nil {
+			conn.Close()
+			m.fail(scanner.Within())
+			return
+		}
+	}
+}
+
+// errUnasked is a reply that belongs to no command.
+var errUnasked = fmt.Errorf("%w: nobody asked for it", resp.ErrMalformedReply)
+
+// digest hands out the replies in b, which continues the stream.
+func (m *Mux) digest(scanner *resp.ReplyScanner, b []byte) error {
+	for len(b) > 0 {
+		if !scanner.Within() && b[0] == '>' {
+			return errUnasked // a shared connection subscribes to nothing
+		}
+		m.mu.Lock()
+		sink, n := m.pending.first()
+		m.mu.Unlock()
+		if n == 0 {
+			return errUnasked
+		}
+		used, ended, err := scanner.Skip(b, n)
+		if err != nil {
+			return err
+		}
+		m.mu.Lock()
+		if m.pending.take(ended) {
+			m.taken--
+		}
+		m.mu.Unlock()
+		sink.Replies(b[:used], ended)
+		b = b[used:]
+	}
+	return nil
+}
+
+// fail tells everybody whose replies will not come, and makes the Mux ready to
+// connect again.
+func (m *Mux) fail(torn bool) {
+	m.mu.Lock()
+	m.failing = true
+	pending, taken := m.pending, m.taken
+	m.pending, m.taken, m.out = ring{}, 0, nil
+	m.mu.Unlock()
+	for i := 0; pending.length() > 0; i++ {
+		sink, n := pending.first()
+		sink.Lost(n, torn && i == 0, i < taken)
+		pending.take(n)
+	}
+	m.mu.Lock()
+	m.conn, m.failing = nil, false
+	m.changed.Broadcast()
+	m.mu.Unlock()
+}
+
+// Close ends the connection and waits until everybody who lost replies was told.
+func (m *Mux) Close() {
+	m.mu.Lock()
+	m.closed = true
+	if m.conn != nil {
+		m.conn.Close()
+	}
+	m.changed.Broadcast()
+	m.mu.Unlock()
+	m.readers.Wait()
+}
+
+// ring is a queue of sinks, each with the number of replies it waits for.
+type ring struct {
+	entries []entry // its length is a power of two
+	head    int     // of the oldest
+	tail    int     // after the newest; head and tail only grow
+}
+
+type entry struct {
+	sink    Sink
+	replies int
+}
+
+func (r *ring) length() int { return r.tail - r.head }
+
+func (r *ring) at(i int) *entry { return &r.entries[i&(len(r.entries)-1)] }
+
+func (r *ring) push(sink Sink, replies int) {
+	if r.length() == len(r.entries) {
+		grown := make([]entry, max(2*len(r.entries), 64))
+		for i := r.head; i < r.tail; i++ {
+			grown[i&(len(grown)-1)] = *r.at(i)
+		}
+		r.entries = grown
+	}
+	*r.at(r.tail) = entry{sink, replies}
+	r.tail++
+}
+
+// first returns the oldest entry; without one, 0 replies.
+func (r *ring) first() (Sink, int) {
+	if r.length() == 0 {
+		return nil, 0
+	}
+	e := r.at(r.head)
+	return e.sink, e.replies
+}
+
+// take takes n replies off the oldest entry, and the entry when none are left,
+// which it reports.
+func (r *ring) take(n int) bool {
+	e := r.at(r.head)
+	e.replies -= n
+	if e.replies > 0 {
+		return false
+	}
+	*e = entry{}
+	r.head++
+	return true
+}

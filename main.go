@@ -87,7 +87,10 @@ func check(ctx context.Context, cfg config.Config, target *upstream.Target, stdo
 // serve runs the sidecar until ctx ends, then drains it.
 func serve(ctx context.Context, cfg config.Config, target *upstream.Target, log *zap.Logger) error {
 	counters := metrics.New()
-	server := proxy.New(limits(cfg), target, commands.NewTable(), newBackend(cfg), counters, log)
+	server, err := proxy.New(limits(cfg), target, commands.NewTable(), newBackend(cfg), counters, log)
+	if err != nil {
+		return err
+	}
 	listeners, err := listen(cfg.Listen)
 	if err != nil {
 		return err
@@ -115,6 +118,9 @@ func serve(ctx context.Context, cfg config.Config, target *upstream.Target, log 
 	}
 	if admins != nil {
 		start(admins.Serve)
+	}
+	if err := server.Connect(ctx); err != nil && !errors.Is(err, upstream.ErrUnauthenticated) {
+		log.Warn("commands will fail until Redis is there", zap.Error(err))
 	}
 	welcome(cfg, listeners, log)
 
@@ -216,12 +222,12 @@ func limits(cfg config.Config) proxy.Limits {
 		Linger:      cfg.Client.LingerTimeout,
 		Profiles:    cfg.Control.IdentitiesMax,
 
-		Pinned:     1024,
-		PinnedWait: time.Second,
-		PinnedIdle: 30 * time.Second,
+		Pinned:     cfg.Limits.PinnedMax,
+		PinnedWait: cfg.Limits.PinnedWait,
+		PinnedIdle: cfg.Control.PinnedIdle,
 
-		ClientOutput: 1 << 30,
-		Output:       2 << 30,
+		ClientOutput: int64(cfg.Limits.ClientOutputMax),
+		Output:       int64(cfg.Limits.OutputMax),
 	}
 }
 

@@ -34,6 +34,7 @@ type Control struct {
 	BackoffMin    time.Duration // pause after the first failed attempt to connect
 	BackoffMax    time.Duration // longest pause, not below BackoffMin
 	IdentitiesMax int           // clients kept for distinct users and databases
+	PinnedIdle    time.Duration // an unused connection for one client is closed
 }
 
 // Admin is the HTTP side: metrics and health.
@@ -48,6 +49,10 @@ type Limits struct {
 	InlineBytesMax  int // one inline command
 	CustomBytesMax  int // all arguments of one SECKILL.* or LOCK.* command
 	PipelineMax     int // BUYs of one connection executing at a time
+	PinnedMax       int // upstream connections that clients have to themselves
+	PinnedWait      time.Duration
+	ClientOutputMax int // bytes of replies kept for one client
+	OutputMax       int // the same for all clients together
 }
 
 // Client is what holds for each client connection.

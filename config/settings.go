@@ -39,6 +39,10 @@ var settings = []setting{
 		why:   "For how many distinct users and databases connections for SECKILL.* and LOCK.* are kept.",
 		value: func(c *Config) value { return integer(&c.Control.IdentitiesMax, 1, 10_000) }},
 
+	{key: "upstream.pinned_idle_ms", initial: 30_000,
+		why:   "After which time a connection that clients had to themselves is closed, if none needs it again.",
+		value: func(c *Config) value { return milliseconds(&c.Control.PinnedIdle, 1, yearMS) }},
+
 	{key: "admin.listen", initial: "127.0.0.1:9380", flag: "admin",
 		why:   "Where metrics and health are served over HTTP, host:port; empty for nowhere.",
 		value: func(c *Config) value { return adminAddress(&c.Admin.Listen) }},
@@ -58,6 +62,19 @@ var settings = []setting{
 	{key: "limits.pipeline_max", initial: 128,
 		why:   "How many SECKILL.BUYs of one connection's pipeline execute at a time.",
 		value: func(c *Config) value { return integer(&c.Limits.PipelineMax, 1, 10_000) }},
+
+	{key: "limits.pinned_max", initial: 1024,
+		why:   "Connections to Redis that clients have to themselves at a time, while they block, subscribe, watch or are in a transaction.",
+		value: func(c *Config) value { return integer(&c.Limits.PinnedMax, 1, 1_000_000) }},
+	{key: "limits.pinned_wait_ms", initial: 1000,
+		why:   "How long a client waits for such a connection when all are in use, before it gets an error.",
+		value: func(c *Config) value { return milliseconds(&c.Limits.PinnedWait, 0, hourMS) }},
+	{key: "limits.client_output_bytes_max", initial: 1 << 30,
+		why:   "Replies kept in memory for a client that doesn't read them; one with more is disconnected.",
+		value: func(c *Config) value { return integer(&c.Limits.ClientOutputMax, 1<<20, 1<<40) }},
+	{key: "limits.output_bytes_max", initial: 2 << 30,
+		why:   "The same for all clients together.",
+		value: func(c *Config) value { return integer(&c.Limits.OutputMax, 1<<20, 1<<40) }},
 
 	{key: "client.idle_timeout_ms", initial: 0,
 		why:   "How long a client may be silent before it is disconnected; 0 for as long as it likes.",

@@ -4,12 +4,15 @@
 package e2e
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // program is the path of the seckill-proxy under test.
@@ -17,6 +20,7 @@ var program string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	redis.SetLogger(silence{})
 	os.Exit(runAll(m))
 }
 
@@ -44,3 +48,9 @@ func runAll(m *testing.M) int {
 
 // builtVersion is what the program under test calls itself.
 const builtVersion = "0.0.0-e2e"
+
+// silence is go-redis's log: it tells what its errors tell too, once for each
+// connection that a killed program doesn't accept.
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}

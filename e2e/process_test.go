@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"seckill-proxy/internal/rawclient"
 	"seckill-proxy/internal/redistest"
 )
 
@@ -51,10 +52,11 @@ func TestStops(t *testing.T) {
 			if err := c.Do(t.Context(), "SET", "key", "value").Err(); err != nil {
 				t.Fatal(err)
 			}
+			direct := server.Client(t)
 			waiter := make(chan error, 1)
 			go func() { waiter <- c.Do(t.Context(), "BLPOP", "queue", 0).Err() }()
 			eventually(t, "BLPOP waits", func() bool {
-				return strings.Contains(server.Client(t).ClientList(t.Context()).Val(), "cmd=blpop")
+				return strings.Contains(direct.ClientList(t.Context()).Val(), "cmd=blpop")
 			})
 
 			proxy.signal(signal)
@@ -77,9 +79,8 @@ func TestStops(t *testing.T) {
 }
 
 // sold counts the units that are gone, asked of Redis itself.
-func sold(t testing.TB, server *redistest.Server) int64 {
+func sold(t testing.TB, c *redis.Client) int64 {
 	t.Helper()
-	c := server.Client(t)
 	names, err := c.Keys(t.Context(), "seckill:{*}:sale:*").Result()
 	if err != nil || len(names) != 1 {
 		t.Fatalf("keys of sales: %v, %v; want one", names, err)
@@ -95,7 +96,7 @@ func sold(t testing.TB, server *redistest.Server) int64 {
 // still gets the answer.
 func TestDrain(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
-	between := startRelay(t, server.Addr)
+	direct, between := server.Client(t), startRelay(t, server.Addr)
 	proxy := start(t, settings{args: []string{"-upstream", between.addr}})
 	c := proxy.client(2)
 	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 10)
@@ -111,7 +112,7 @@ func TestDrain(t *testing.T) {
 		p, err := buy(t.Context(), c, "iphone", "bob")
 		told <- answer{p, err}
 	}()
-	eventually(t, "the purchase is under way", func() bool { return sold(t, server) == 2 })
+	eventually(t, "the purchase is under way", func() bool { return sold(t, direct) == 2 })
 	proxy.signal(syscall.SIGTERM)
 	proxy.await("stopping")
 	between.release()
@@ -128,7 +129,7 @@ func TestDrain(t *testing.T) {
 // same.
 func TestDrainIsBounded(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
-	between := startRelay(t, server.Addr)
+	direct, between := server.Client(t), startRelay(t, server.Addr)
 	proxy := start(t, settings{
 		args: []string{"-upstream", between.addr},
 		env:  []string{"SECKILL_SHUTDOWN_DRAIN_TIMEOUT_MS=50", "SECKILL_UPSTREAM_SCRIPT_TIMEOUT_MS=3600000"},
@@ -142,7 +143,7 @@ func TestDrainIsBounded(t *testing.T) {
 		_, err := buy(t.Context(), c, "iphone", "bob")
 		told <- err
 	}()
-	eventually(t, "the purchase is under way", func() bool { return sold(t, server) == 2 })
+	eventually(t, "the purchase is under way", func() bool { return sold(t, direct) == 2 })
 	proxy.signal(syscall.SIGTERM)
 
 	if code := proxy.exitCode(); code != 0 {
@@ -157,7 +158,7 @@ func TestDrainIsBounded(t *testing.T) {
 // reply: the buyer is told so, and gets the token on asking again.
 func TestLostReply(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
-	between := startRelay(t, server.Addr)
+	direct, between := server.Client(t), startRelay(t, server.Addr)
 	proxy := start(t, settings{args: []string{"-upstream", between.addr}})
 	c := proxy.client(2)
 	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 10)
@@ -169,7 +170,7 @@ func TestLostReply(t *testing.T) {
 		reply, _ := c.Do(t.Context(), "SECKILL.BUY", "iphone", "bob", "ID", "cart-1").Slice()
 		told <- reply
 	}()
-	eventually(t, "the purchase is made", func() bool { return sold(t, server) == 2 })
+	eventually(t, "the purchase is made", func() bool { return sold(t, direct) == 2 })
 	between.cut()
 	if got, want := fmt.Sprint(<-told), "[202 UNCERTAIN  0 0]"; got != want {
 		t.Errorf("the buyer was told %s, want %s", got, want)
@@ -177,7 +178,7 @@ func TestLostReply(t *testing.T) {
 	between.release()
 
 	want(t, 200, "REPLAYED", c, "SECKILL.BUY", "iphone", "bob", "ID", "cart-1")
-	if n := sold(t, server); n != 2 {
+	if n := sold(t, direct); n != 2 {
 		t.Errorf("%d units are gone, want 2", n)
 	}
 	want(t, 200, "CLEAN", c, "SECKILL.AUDIT", "iphone")
@@ -246,7 +247,7 @@ func TestAdmin(t *testing.T) {
 
 	ready := func(status int, body string) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("/readyz says %d", status), func() bool {
+		eventually(t, fmt.Sprintf("/readyz says %d %s", status, body), func() bool {
 			got, text := proxy.get("/readyz")
 			return got == status && strings.Contains(text, body)
 		})
@@ -256,9 +257,41 @@ func TestAdmin(t *testing.T) {
 	}
 	ready(200, "ok")
 	server.Kill()
-	ready(503, "Redis cannot be reached at "+server.Addr)
+	ready(503, down+server.Addr)
 	want(t, 503, "BUSY", c, "SECKILL.BUY", "iphone", "carol")
 	server.Restart()
 	ready(200, "ok")
 	eventually(t, "the sale goes on", func() bool { return do(t, c, "SECKILL.BUY", "iphone", "carol")[1] == "SOLD_OUT" })
+}
+
+// TestFewConnections has many clients work in the ordinary way at the same time,
+// and counts the connections that Redis sees.
+func TestFewConnections(t *testing.T) {
+	const clients, most = 300, 2 + 8 + 1 // shared, custom commands, and the one that asks
+	server := redistest.Start(t, redistest.Options{})
+	proxy := start(t, settings{args: []string{"-upstream", server.Addr}})
+	connected := make([]*rawclient.Conn, clients)
+	for i := range connected {
+		connected[i] = rawclient.Dial(t, proxy.addr)
+	}
+	connected[0].Want("*4\r\n:200\r\n$7\r\nCREATED\r\n$6\r\niphone\r\n:1\r\n", "SECKILL.CREATE", "iphone", fmt.Sprint(clients))
+
+	for i, c := range connected {
+		key := fmt.Sprint("key-", i)
+		c.Send(rawclient.Encode("SET", key, key) + rawclient.Encode("GET", key) + rawclient.Encode("SECKILL.BUY", "iphone", key))
+	}
+	for i, c := range connected {
+		c.Expect("+OK\r\n" + rawclient.Bulk(fmt.Sprint("key-", i)))
+		if reply := c.Reply(); !strings.HasPrefix(reply, "*5\r\n:200\r\n$8\r\nRESERVED\r\n") {
+			t.Errorf("client %d was told %q", i, reply)
+		}
+	}
+
+	if _, metrics := proxy.get("/metrics"); !strings.Contains(metrics, fmt.Sprintf("seckill_proxy_clients %d\n", clients)) {
+		t.Errorf("not all clients are still connected:\n%s", metrics)
+	}
+	list := server.Client(t).ClientList(t.Context()).Val()
+	if n := strings.Count(list, "\n"); n > most {
+		t.Errorf("%d clients are %d connections to Redis, want %d at most:\n%s", clients, n, most, list)
+	}
 }

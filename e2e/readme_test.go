@@ -151,6 +151,10 @@ func masked(output string, tokens map[string]string) []string {
 // TestReadmeShell runs the commands that README.md has for the shell: servers
 // come up and stop on Ctrl-C; make knows its targets, one of which runs this test.
 func TestReadmeShell(t *testing.T) {
+	// What go run has to compile may take longer than anything may hang.
+	if output, err := runScript(t.Context(), "go", "build", "-o", t.TempDir(), module); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
 	server := redistest.Start(t, redistest.Options{})
 	for _, b := range blocksOf(t, "../README.md") {
 		if b.language != "sh" {
@@ -170,28 +174,44 @@ func TestReadmeShell(t *testing.T) {
 	}
 }
 
-// serve runs a shell command at the top of the repository until the sidecar that
-// it starts is ready, and stops it as Ctrl-C does.
+// serve runs a command at the top of the repository until the sidecar that it
+// starts is ready, and stops it as Ctrl-C does.
 func serve(t *testing.T, command string) {
 	t.Helper()
 	log := newOutput()
-	shell := exec.Command("sh", "-c", command)
-	shell.Dir = ".."
-	shell.Stdout, shell.Stderr = log, log
-	shell.Env = append(environment(), "SECKILL_LISTEN=127.0.0.1:0", "SECKILL_ADMIN="+freeAddress(t))
-	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // all of a group get Ctrl-C
-	if err := shell.Start(); err != nil {
+	words := strings.Fields(command)
+	cmd := exec.Command(words[0], words[1:]...)
+	cmd.Dir = ".."
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = append(environment(), "SECKILL_LISTEN=127.0.0.1:0", "SECKILL_ADMIN="+freeAddress(t))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // all of a group get Ctrl-C
+	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- shell.Wait() }()
-	t.Cleanup(func() { _ = syscall.Kill(-shell.Process.Pid, syscall.SIGKILL) }) // ended already, when all is well
-	eventually(t, "ready", func() bool { return strings.Contains(log.String(), "ready") || len(ended) > 0 })
-	if err := syscall.Kill(-shell.Process.Pid, syscall.SIGINT); err != nil {
-		t.Fatalf("%v\n%s", err, log)
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // after Ctrl-C, go run itself ends with 1
+		close(ended)
+	}()
+	hasEnded := func() bool {
+		select {
+		case <-ended:
+			return true
+		default:
+			return false
+		}
 	}
-	if err := <-ended; err != nil || !strings.Contains(log.String(), "stopped") {
-		t.Errorf("it ended with %v, want a clean stop; it wrote:\n%s", err, log)
+	send := func(signal syscall.Signal) { _ = syscall.Kill(-cmd.Process.Pid, signal) }
+	defer func() {
+		if !hasEnded() {
+			send(syscall.SIGKILL)
+		}
+	}()
+	eventually(t, "ready", func() bool { return strings.Contains(log.String(), "ready") || hasEnded() })
+	send(syscall.SIGINT)
+	eventually(t, "it ends", hasEnded)
+	if !strings.Contains(log.String(), "\tstopped\n") {
+		t.Errorf("it didn't stop by itself; it wrote:\n%s", log)
 	}
 }
 

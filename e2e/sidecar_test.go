@@ -27,6 +27,9 @@ import (
 // It only bounds how long a broken program hangs.
 const hangs = 30 * time.Second
 
+// down begins what the program says, in several places, when Redis is not to be had.
+const down = "no connection to Redis at "
+
 // sidecar is a running seckill-proxy.
 type sidecar struct {
 	addr  string // where its first listener is: "127.0.0.1:port", or a path
@@ -220,6 +223,7 @@ func (p *sidecar) client(protocol int) *redis.Client {
 		Addr:                     p.addr,
 		Protocol:                 protocol,
 		MaxRetries:               -1,
+		DialerRetries:            1,
 		DisableIdentity:          true,
 		ReadTimeout:              hangs,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

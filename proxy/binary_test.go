@@ -132,3 +132,26 @@ func (p *program) peakMemory() int {
 	p.t.Fatal("no VmHWM in the process's status")
 	return 0
 }
+
+// cpuTicks is the processor time that the process has used, in clock ticks, of
+// which a second has 100.
+func (p *program) cpuTicks() int {
+	p.t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	// The second field is the program's name in parentheses; utime and stime are
+	// the 14th and the 15th.
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	fields := strings.Fields(rest)
+	user, err := strconv.Atoi(fields[11])
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	system, err := strconv.Atoi(fields[12])
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return user + system
+}

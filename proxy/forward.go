@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"errors"
+
 	"seckill-proxy/internal/resp"
 	"seckill-proxy/upstream"
 )
@@ -77,8 +79,33 @@ func (s *session) submit() error {
 		s.changed.Wait()
 	}
 	s.mu.Unlock()
+	if errors.Is(err, upstream.ErrUnauthenticated) {
+		return s.submitAlone(run)
+	}
 	s.server.metrics.Unavailable.Add(float64(run.count))
 	s.out.write(appendRepeated(nil, string(appendReply(nil, unavailable(err), 2)), run.count))
+	if upstream.IsRefusal(err) {
+		return errEnded // its user is no more, or has another password now
+	}
+	return nil
+}
+
+// submitAlone sends a run of a client that has yet to authenticate by a
+// connection of its own: Redis closes the connection of one who sends much.
+func (s *session) submitAlone(run gathered) error {
+	l, err := s.attach(effect{})
+	if err != nil {
+		s.out.write(appendRepeated(nil, string(appendReply(nil, unavailable(err), 2)), run.count))
+		return nil
+	}
+	s.mu.Lock()
+	for range run.count - 1 {
+		l.expect(effect{})
+	}
+	s.mu.Unlock()
+	s.alone.add(l, run.commands)
+	s.alone.flush()
+	s.attached(l)
 	return nil
 }
 
@@ -165,6 +192,33 @@ func (s *session) shouldPin() bool {
 	return bulky || s.out.behind()
 }
 
+// alone gathers commands for the session's own connection.
+type alone struct {
+	link     *link // that they were announced on
+	commands []byte
+}
+
+// add adds a command. What was for a connection that has ended since is dropped;
+// its client has been told.
+func (a *alone) add(l *link, command []byte) {
+	if a.link != l {
+		a.link, a.commands = l, a.commands[:0]
+	}
+	a.commands = append(a.commands, command...)
+}
+
+// flush sends them. An error needs no handling here: the connection has ended,
+// and its goroutine tells the client.
+func (a *alone) flush() {
+	if len(a.commands) > 0 {
+		_, _ = a.link.conn.Write(a.commands)
+	}
+	a.link, a.commands = nil, a.commands[:0]
+	if cap(a.commands) > 2*keptBytes {
+		a.commands = nil
+	}
+}
+
 // sendAlone sends a command by the session's own connection.
 func (s *session) sendAlone(cmd *resp.Command, e effect) error {
 	if len(s.local) > 0 || len(s.batch) > 0 || s.run.count > 0 {
@@ -175,25 +229,21 @@ func (s *session) sendAlone(cmd *resp.Command, e effect) error {
 	if e.kind == effectOpaque {
 		s.settle()
 	}
-	l, err := s.attach()
+	l, err := s.attach(e)
 	if err != nil {
 		return s.unavailable(cmd, e, err)
 	}
-	if e.kind == effectWaits {
-		// Redis counts from the last command of the connection.
-		l.setup(s, [][]byte{[]byte("PING")})
-	}
-	s.mu.Lock()
-	l.expect(e)
-	s.mu.Unlock()
 	defer s.attached(l)
 	s.server.metrics.Forwarded.Inc()
 	if e.kind == effectReplyMode {
 		cmd.Raw = replyProbe
 	}
-	l.write(cmd.Raw)
+	s.alone.add(l, cmd.Raw)
+	if len(s.alone.commands) > keptBytes || cmd.Partial {
+		s.alone.flush()
+	}
 	if cmd.Partial {
-		if err := s.rest(l.write); err != nil {
+		if err := s.rest(func(b []byte) { _, _ = l.conn.Write(b) }); err != nil {
 			s.mu.Lock()
 			l.withdraw()
 			s.mu.Unlock()
@@ -208,25 +258,29 @@ func (s *session) sendAlone(cmd *resp.Command, e effect) error {
 	return nil
 }
 
-// attach returns the session's own connection, a new one if it has none. Until
-// attaching is unset it stays the session's.
-func (s *session) attach() (*link, error) {
-	s.mu.Lock()
-	s.attaching = true
-	l := s.link.Load()
-	s.mu.Unlock()
-	if l != nil {
-		return l, nil
-	}
-	s.settle()
-	if err := s.server.pool.get(s.server.ctx, s); err != nil {
+// attach returns the session's own connection, a new one if it has none, with the
+// command that is about to be sent announced. Until attached is called the
+// connection stays the session's.
+func (s *session) attach(e effect) (*link, error) {
+	for {
 		s.mu.Lock()
-		s.attaching = false
+		s.attaching = true
+		l := s.link.Load()
+		if l != nil {
+			l.announce(s, e)
+			s.mu.Unlock()
+			return l, nil
+		}
 		s.mu.Unlock()
-		s.server.metrics.DialFailures.Inc()
-		return nil, err
+		s.settle()
+		if err := s.server.pool.get(s.server.ctx, s); err != nil {
+			s.mu.Lock()
+			s.attaching = false
+			s.mu.Unlock()
+			s.server.metrics.DialFailures.Inc()
+			return nil, err
+		}
 	}
-	return s.link.Load(), nil
 }
 
 // attached ends what attach began: from here on the connection is the session's

@@ -62,7 +62,13 @@ func startSidecar(t testing.TB, upstreamAddr string, changes ...func(*setup)) *s
 			CustomBytes: 64 << 10,
 			PipelineMax: 128,
 			Linger:      rawclient.Patience,
-			Backends:    16,
+			Profiles:    16,
+
+			Pinned:       100,
+			PinnedWait:   rawclient.Patience,
+			PinnedIdle:   rawclient.Patience,
+			ClientOutput: 1 << 30,
+			Output:       1 << 30,
 		},
 		upstream: upstream.Options{
 			Network:       "tcp",
@@ -83,9 +89,13 @@ func startSidecar(t testing.TB, upstreamAddr string, changes ...func(*setup)) *s
 			t.Fatal(err)
 		}
 	}
+	server, err := proxy.New(s.limits, upstream.New(s.upstream), commands.NewTable(), newBackend, metrics.New(), s.log)
+	if err != nil {
+		t.Fatal(err)
+	}
 	p := &sidecar{
 		addr:   s.listener.Addr().String(),
-		server: proxy.New(s.limits, upstream.New(s.upstream), commands.NewTable(), newBackend, metrics.New(), s.log),
+		server: server,
 		t:      t,
 		served: make(chan error, 1),
 	}

@@ -1,7 +1,7 @@
 package proxy
 
 import (
-	"bufio"
+	"bytes"
 	"errors"
 	"net"
 	"sync"
@@ -14,7 +14,7 @@ import (
 )
 
 // link is a connection to Redis that one session at a time has to itself. The
-// session's goroutine sends commands; the link's goroutine, follow, brings what
+// session's goroutine sends commands, from a buffer of the session's; the link's goroutine, follow, brings what
 // comes back to the client, counts the replies, and applies what they say to the
 // session's state. So the two directions never wait for each other, as on a
 // direct connection.
@@ -24,7 +24,6 @@ import (
 type link struct {
 	pool *pool
 	conn net.Conn
-	out  *bufio.Writer // to Redis; the session's goroutine writes
 
 	// While the link is free.
 	is    upstream.Profile
@@ -60,8 +59,7 @@ type waiting struct {
 }
 
 const (
-	linkReadBytes  = 16 << 10
-	linkWriteBytes = 4 << 10
+	linkReadBytes = 16 << 10
 
 	// heldMax bounds a reply that is held to be rewritten. COMMAND DOCS of
 	// Redis 7 has 300 KB. A longer one passes as it is.
@@ -69,7 +67,7 @@ const (
 )
 
 func newLink(p *pool, conn net.Conn, is upstream.Profile) *link {
-	return &link{pool: p, conn: conn, is: is, out: bufio.NewWriterSize(conn, linkWriteBytes)}
+	return &link{pool: p, conn: conn, is: is}
 }
 
 // attach gives the link to a session; false when the connection has ended.
@@ -98,7 +96,7 @@ func (l *link) become(s *session) bool {
 		l.setup(s, [][]byte{[]byte("CLIENT"), []byte("SETNAME"), []byte(want.name)})
 	}
 	l.is, l.name = want.Profile, want.name
-	l.flush()
+	s.alone.flush()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for l.answered < l.sent && s.link.Load() == l && !l.spoilt {
@@ -118,9 +116,28 @@ func (l *link) detach(s *session) {
 // setup sends a command of the sidecar's own.
 func (l *link) setup(s *session, command [][]byte) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.prepare(s, command)
+}
+
+// prepare is setup with session.mu held.
+func (l *link) prepare(s *session, command [][]byte) {
 	l.expect(effect{kind: effectSetup})
-	s.mu.Unlock()
-	l.write(resp.AppendCommand(nil, command))
+	s.alone.add(l, resp.AppendCommand(nil, command))
+}
+
+// announce expects the client's next command, and does what has to be done before
+// it. It is called with session.mu held.
+func (l *link) announce(s *session, e effect) {
+	switch {
+	case e.kind == effectWaits:
+		// Redis waits for the replicas to have the last command of the same
+		// connection; what the session wrote before came by others.
+		l.prepare(s, [][]byte{[]byte("PING")})
+	case e.kind == effectOpaque && !s.state.multi:
+		s.state.opaque = true
+	}
+	l.expect(e)
 }
 
 // expect announces a command that is about to be sent and will be answered. It
@@ -145,13 +162,6 @@ func (l *link) withdraw() {
 	}
 	l.sent--
 }
-
-// write sends bytes of a command; they may stay in the buffer until flush. An
-// error needs no handling here: the connection is dead, and follow tells the
-// client.
-func (l *link) write(b []byte) { _, _ = l.out.Write(b) }
-
-func (l *link) flush() { _ = l.out.Flush() }
 
 // drop ends the link; follow does the rest.
 func (l *link) drop() { l.conn.Close() }
@@ -322,8 +332,9 @@ func (l *link) begin(state *state, first byte) {
 		kind = w.kind
 	}
 	l.watched = w != nil || first == '>' || state.watched()
-	l.silent = state.silent(first, kind) || kind == effectReplyMode && w.mute != replyOn
-	l.holding = kind.rewrites() && first != '>' || l.silent && (first == '*' && state.inSubscribedMode() || kind == effectReplyMode)
+	l.silent = state.silent(first, kind)
+	l.holding = first != '>' && kind.rewrites() ||
+		l.silent && (first == '*' && state.inSubscribedMode() || kind == effectReset)
 	l.reply = reply{kind: first, head: l.reply.head[:0], tail: l.reply.tail[:0], elements: l.reply.elements[:0]}
 	l.scanner.Elements = nil
 	if w != nil && w.kind == effectExec && len(state.tx) > 0 {
@@ -366,9 +377,12 @@ func (l *link) ended(s *session, out []byte) []byte {
 		left = s.state.answered(w.effect, &l.reply, l.pool.target)
 	}
 	switch {
-	case kind == effectReplyMode && l.reply.kind == '-' && !skipped && s.state.mute != replyOff:
-		silent = false // Redis refuses, and says so
-	case kind.rewrites() && !silent:
+	case kind == effectReplyMode && bytes.HasPrefix(l.reply.head, []byte("+OK\r\n")):
+		silent = w.mute != replyOn // the new mode holds for its own reply
+	case kind == effectReset && l.reply.kind == '+':
+		silent = false
+	}
+	if kind.rewrites() && !silent {
 		held = s.server.rewrite(w.effect, held, s.state.Protocol)
 	}
 	if !silent {
@@ -394,7 +408,7 @@ func (l *link) ended(s *session, out []byte) []byte {
 }
 
 // errUnasked is a reply that belongs to no command.
-var errUnasked = errors.New("Redis sent a reply that nobody asked for")
+var errUnasked = errors.New("a reply from Redis that nobody asked for")
 
 // lostError answers a command that was sent and whose reply will not come. Not
 // "-ERR": some clients turn that into a silent false.

@@ -169,11 +169,13 @@ func (p *pool) signal() {
 func (p *pool) closeIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, l := range p.free {
-		if time.Since(l.since) >= p.idleMax {
+	p.free = slices.DeleteFunc(p.free, func(l *link) bool {
+		idle := time.Since(l.since) >= p.idleMax
+		if idle {
 			l.conn.Close()
 		}
-	}
+		return idle
+	})
 	if !p.closed {
 		p.trim.Reset(p.idleMax)
 	}

@@ -56,7 +56,6 @@ const (
 	effectUnsubscribe
 	effectMonitor
 	effectSetName
-	effectReplyMode
 	effectHold    // the session has something that only its own connection has
 	effectRelease // and now hasn't any more
 
@@ -65,9 +64,14 @@ const (
 	effectShutdown // is answered by a closed connection
 	effectOpaque   // from here on the stream can't be followed
 
+	// Not sent to Redis: they end the session.
+	effectQuit
+	effectHTTP // a browser was sent here, maybe by somebody who means harm
+
 	// The sidecar's own part of a reply.
 	effectRefused       // a custom command inside MULTI
 	effectSetup         // a command of the sidecar itself, which must succeed
+	effectReplyMode     // CLIENT REPLY, whose mode the sidecar keeps
 	effectCommandCount  // COMMAND COUNT
 	effectCommandList   // COMMAND LIST
 	effectCommandAll    // COMMAND, COMMAND INFO without names
@@ -145,6 +149,10 @@ func upper(dst, src []byte) []byte {
 // session's own connection and has no effect.
 var routes = func() map[string]routing {
 	table := map[string]routing{
+		"QUIT":  {effect: always(effectQuit)},
+		"POST":  {effect: always(effectHTTP)},
+		"HOST:": {effect: always(effectHTTP)},
+
 		"MULTI":    {effect: always(effectMulti)},
 		"EXEC":     {effect: always(effectExec)},
 		"DISCARD":  {effect: always(effectDiscard)},
@@ -161,6 +169,7 @@ var routes = func() map[string]routing {
 		"SELECT": {effect: selectEffect},
 		"CLIENT": {effect: clientEffect},
 
+		"REPLCONF":  {effect: holds(holdConnection)},
 		"READONLY":  {effect: holds(holdConnection)},
 		"READWRITE": {effect: holds(holdConnection)},
 		"ASKING":    {effect: holds(holdConnection)},

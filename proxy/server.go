@@ -4,6 +4,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"runtime/debug"
@@ -16,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"seckill-proxy/commands"
+	"seckill-proxy/internal/hangup"
 	"seckill-proxy/internal/resp"
 	"seckill-proxy/metrics"
 	"seckill-proxy/upstream"
@@ -55,6 +57,7 @@ type Server struct {
 	backends *leases[*backend]
 	lanes    *leases[*lanes]
 	pool     *pool
+	hangups  *hangup.Watcher
 	output   outboxLimits
 	clients  atomic.Int64
 
@@ -77,8 +80,13 @@ type backend struct {
 // New returns a server that forwards to target. open makes the backend of one
 // user and database from a client of the control plane, which the server closes.
 func New(limits Limits, target *upstream.Target, table *commands.Table,
-	open func(*redis.Client) *commands.Backend, m *metrics.Metrics, log *zap.Logger) *Server {
+	open func(*redis.Client) *commands.Backend, m *metrics.Metrics, log *zap.Logger) (*Server, error) {
+	hangups, err := hangup.New()
+	if err != nil {
+		return nil, err
+	}
 	s := &Server{
+		hangups:  hangups,
 		limits:   limits,
 		target:   target,
 		table:    table,
@@ -99,7 +107,15 @@ func New(limits Limits, target *upstream.Target, table *commands.Table,
 		l.scripts.Close()
 	})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	return s
+	return s, nil
+}
+
+// Connect opens the connections that most sessions will share. It is no error that
+// Redis is down: they are opened again when they are needed.
+func (s *Server) Connect(ctx context.Context) error {
+	lease := s.lanes.acquire(s.target.Profile())
+	defer lease.release()
+	return errors.Join(lease.value.shared.Connect(ctx), lease.value.scripts.Connect(ctx))
 }
 
 // Serve accepts clients from ln until Shutdown. Several may run at one time.
@@ -182,6 +198,7 @@ func (s *Server) Shutdown(ctx context.Context) {
 	s.backends.closeAll()
 	s.lanes.closeAll()
 	s.pool.close()
+	s.hangups.Close()
 }
 
 // execute runs a custom command's handler. A handler that panics costs its

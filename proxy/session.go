@@ -33,6 +33,7 @@ type session struct {
 
 	// Of run alone.
 	run      gathered // commands for a shared lane, not yet submitted
+	alone    alone    // commands for link, not yet sent
 	lanes    *lease[*lanes]
 	backends *lease[*backend]
 	local    []byte   // replies of the sidecar's own, not yet written
@@ -137,10 +138,10 @@ func (s *session) close() {
 // cut ends the session at once, whatever it waits for.
 func (s *session) cut() {
 	s.out.close()
+	s.mu.Lock()
 	if l := s.link.Load(); l != nil {
 		l.drop()
 	}
-	s.mu.Lock()
 	s.outstanding = 0 // nobody is there to read them
 	s.changed.Broadcast()
 	s.mu.Unlock()
@@ -193,9 +194,7 @@ func (s *session) flush() error {
 	if s.run.count > 0 {
 		return s.submit()
 	}
-	if l := s.link.Load(); l != nil {
-		l.flush()
-	}
+	s.alone.flush()
 	return nil
 }
 
@@ -213,10 +212,16 @@ func (s *session) settle() {
 	for s.outstanding > 0 {
 		s.changed.Wait()
 	}
+	watching := false
 	for {
 		l := s.link.Load()
 		if l == nil || l.answered == l.sent || s.state.opaque {
 			return
+		}
+		if l.blocked > 0 && !watching {
+			// Nobody reads from the client meanwhile, and it may die.
+			defer s.server.hangups.Watch(s.client, s.cut)()
+			watching = true
 		}
 		s.changed.Wait()
 	}
@@ -235,19 +240,21 @@ func (s *session) handle(cmd *resp.Command) error {
 // forward sends a command to Redis as it came.
 func (s *session) forward(cmd *resp.Command) error {
 	way, e := routeOf(cmd)
-	if isQuit(cmd) {
+	switch e.kind {
+	case effectQuit:
 		s.settle()
 		s.answer(commands.Status("OK"))
 		return errEnded
+	case effectHTTP:
+		// Redis runs what came before and answers nothing.
+		s.out.close()
+		s.log.Warn("closed a client that speaks HTTP")
+		return s.flush()
 	}
 	if way == own || s.link.Load() != nil || s.shouldPin() {
 		return s.sendAlone(cmd, e)
 	}
 	return s.gather(way, cmd)
-}
-
-func isQuit(cmd *resp.Command) bool {
-	return len(cmd.Args) > 0 && len(cmd.Args[0]) == 4 && strings.EqualFold(string(cmd.Args[0]), "QUIT")
 }
 
 // answer gathers a reply of the sidecar's own, unless the client wants none.

@@ -146,7 +146,7 @@ func lastInteger(tail []byte) int {
 // the effect with the number of its replies that are still to come; 0 ends it.
 func (s *state) answered(e effect, r *reply, target *upstream.Target) effect {
 	if s.multi && r.kind == '+' && bytes.HasPrefix(r.head, []byte("+QUEUED\r\n")) {
-		if e.kind.changesSession() || e.kind == effectOpaque {
+		if e.kind.changesSession() || e.kind == effectOpaque || e.kind == effectReplyMode {
 			s.tx = append(s.tx, queued{e, s.queued})
 		}
 		s.queued++

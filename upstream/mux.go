@@ -42,6 +42,7 @@ type Mux struct {
 	dialing bool
 	failing bool   // lost sinks are being told
 	closed  bool   // by Close
+	barred  bool   // Redis demands authentication of conn
 	out     []byte // commands that no write has taken
 	spare   []byte // the buffer that out takes turns with
 	writing bool
@@ -68,9 +69,17 @@ func NewMux(target *Target, as Profile) *Mux {
 // ErrClosed is returned by Submit after Close.
 var ErrClosed = errors.New("closed")
 
+// Connect makes the connection, if there is none.
+func (m *Mux) Connect(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.usable(ctx)
+}
+
 // Submit sends n commands, and sink gets their replies, later. It returns when
 // they are on their way or queued behind a write under way. On an error, which
-// wraps ErrDown or is ErrClosed, nothing was sent and sink isn't called.
+// wraps ErrDown or is ErrClosed or ErrUnauthenticated, nothing was sent and sink
+// isn't called.
 func (m *Mux) Submit(ctx context.Context, sink Sink, commands []byte, n int) error {
 	m.mu.Lock()
 	if err := m.usable(ctx); err != nil {
@@ -99,19 +108,27 @@ func (m *Mux) usable(ctx context.Context) error {
 			return ErrClosed
 		case m.failing || m.dialing || m.conn != nil && len(m.out) > muxOutMax:
 			m.changed.Wait()
+		case m.conn != nil && m.barred:
+			return ErrUnauthenticated
 		case m.conn != nil:
 			return nil
 		default:
 			m.dialing = true
 			m.mu.Unlock()
 			conn, err := m.target.Dial(ctx, m.as)
+			barred := false
+			if err == nil && !m.as.Identity.Known {
+				if barred, err = m.target.barred(ctx, conn); err != nil {
+					conn.Close()
+				}
+			}
 			m.mu.Lock()
 			m.dialing = false
 			m.changed.Broadcast()
 			if err != nil {
 				return err
 			}
-			m.conn, m.taken = conn, 0
+			m.conn, m.taken, m.barred = conn, 0, barred
 			m.readers.Go(func() { m.read(conn) })
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -23,7 +24,11 @@ import (
 
 // ErrDown is wrapped by every error that says that no connection to Redis could
 // be had, so that nothing was sent.
-var ErrDown = errors.New("Redis cannot be reached")
+var ErrDown = errors.New("no connection to Redis")
+
+// ErrUnauthenticated is returned where Redis demands authentication and the
+// profile has none to offer.
+var ErrUnauthenticated = errors.New("not authenticated")
 
 // Options say where Redis is and how long to wait for it.
 type Options struct {
@@ -110,6 +115,9 @@ func (t *Target) failed(err error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.backoff = min(max(2*t.backoff, t.opts.BackoffMin), t.opts.BackoffMax)
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		return fmt.Errorf("%w at %s: %w", ErrDown, t.opts.Address, err) // our fault, not Redis's
+	}
 	// Jitter of half the pause: sidecars that lost Redis together don't return
 	// together.
 	t.retryAt = time.Now().Add(t.backoff/2 + rand.N(t.backoff/2+1))
@@ -173,6 +181,13 @@ type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
+// IsRefusal reports errors with which Redis turned the profile away, such as that
+// of a user who was deleted.
+func IsRefusal(err error) bool {
+	var refused refusal
+	return errors.As(err, &refused)
+}
+
 // RedisError makes a refusal a redis.Error.
 func (r refusal) RedisError() {}
 
@@ -206,19 +221,17 @@ func (t *Target) Client(id Identity, db int) *redis.Client {
 	})
 }
 
-// authenticated is greet, and an error where Redis wants authentication all the
-// same. It wouldn't say so to a script: one with many arguments it takes for a
-// protocol error of somebody who hasn't authenticated.
-func authenticated(ctx context.Context, conn net.Conn, greeting [][][]byte) error {
-	if err := greet(ctx, conn, greeting); err != nil {
-		return err
-	}
+// barred reports whether Redis demands authentication of a connection.
+func (t *Target) barred(ctx context.Context, conn net.Conn) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.opts.DialTimeout)
+	defer cancel()
 	err := greet(ctx, conn, [][][]byte{{[]byte("PING")}})
 	var refused refusal
-	if errors.As(err, &refused) && !strings.HasPrefix(string(refused), "NOAUTH") {
-		return nil // known, and not allowed to send PING
+	if errors.As(err, &refused) {
+		// Another refusal is of a user who may not send PING.
+		return strings.HasPrefix(string(refused), "NOAUTH"), nil
 	}
-	return err
+	return false, err
 }
 
 // dialControl is Dial for the control plane, which go-redis calls when it needs
@@ -226,18 +239,27 @@ func authenticated(ctx context.Context, conn net.Conn, greeting [][][]byte) erro
 func (t *Target) dialControl(ctx context.Context, as Profile) (net.Conn, error) {
 	conn, err := t.dialNetwork(ctx)
 	if err == nil {
-		if err = authenticated(ctx, conn, t.greeting(as)); err != nil {
-			conn.Close()
+		err = greet(ctx, conn, t.greeting(as))
+	}
+	if err == nil && !as.Identity.Known {
+		// To a script, one with many arguments, Redis would answer with a
+		// protocol error.
+		var barred bool
+		if barred, err = t.barred(ctx, conn); barred {
+			err = refusal("NOAUTH Authentication required.")
 		}
 	}
-	var refused refusal
-	switch {
-	case errors.As(err, &refused):
-		return nil, refused
-	case err != nil:
-		return nil, fmt.Errorf("%w at %s: %w", ErrDown, t.opts.Address, err)
+	if err == nil {
+		return conn, nil
 	}
-	return conn, nil
+	if conn != nil {
+		conn.Close()
+	}
+	var refused refusal
+	if errors.As(err, &refused) {
+		return nil, refused
+	}
+	return nil, fmt.Errorf("%w at %s: %w", ErrDown, t.opts.Address, err)
 }
 
 // Ping reports whether Redis answers, for readiness and -check. Errors are

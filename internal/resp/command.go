@@ -58,8 +58,7 @@ type CommandReader struct {
 	bulk    int64 // bytes to come of the current argument with its CRLF, -1: its length line comes next
 	offsets []span
 	args    [][]byte
-	inline  []byte // an inline command, rewritten
-	rest    bool   // a partial command is being handed out
+	rest    bool // a partial command is being handed out
 }
 
 type span struct{ from, to int }
@@ -76,7 +75,8 @@ func NewCommandReader(rd io.Reader, limits Limits, waiting func() error) *Comman
 	return &CommandReader{rd: rd, limits: limits, waiting: waiting, bulk: -1}
 }
 
-// Next returns the next command. What it points to is valid until the next call.
+// Next returns the next command. Its Args are valid until the next call, its Raw
+// until the next read from rd.
 // Empty commands are skipped, as Redis does. The error is a ProtocolError, or
 // the error of the reader: io.EOF at the end, also in the middle of a command.
 func (r *CommandReader) Next() (Command, error) {
@@ -269,8 +269,7 @@ func (r *CommandReader) parseInline() (Command, bool, error) {
 		return Command{}, false, ProtocolError("unbalanced quotes in request")
 	}
 	r.args = args
-	r.inline = AppendCommand(r.inline[:0], args)
-	return Command{Args: args, Count: len(args), Raw: r.inline}, true, nil
+	return Command{Args: args, Count: len(args), Raw: AppendCommand(nil, args)}, true, nil
 }
 
 // fill reads once from the connection, after making room.
@@ -318,6 +317,9 @@ func AppendCommand(dst []byte, args [][]byte) []byte {
 // parseInt reads a decimal integer as strictly as Redis's string2ll: no spaces,
 // no plus, no leading zeros.
 func parseInt(b []byte) (int64, bool) {
+	if string(b) == "-9223372036854775808" {
+		return math.MinInt64, true
+	}
 	negative := len(b) > 0 && b[0] == '-'
 	if negative {
 		b = b[1:]

@@ -1,0 +1,102 @@
+//go:build linux
+
+package hangup
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// pair returns both ends of a TCP connection.
+func pair(t *testing.T) (here, there *net.TCPConn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	conn, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		conn.Close()
+		accepted.Close()
+	})
+	return accepted.(*net.TCPConn), conn.(*net.TCPConn)
+}
+
+func TestWatch(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	w, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	for name, leave := range map[string]func(there *net.TCPConn) error{
+		"close":      func(there *net.TCPConn) error { return there.Close() },
+		"half close": func(there *net.TCPConn) error { return there.CloseWrite() },
+		"unread bytes": func(there *net.TCPConn) error {
+			if _, err := there.Write(make([]byte, 1000)); err != nil {
+				return err
+			}
+			return there.Close()
+		},
+		"reset": func(there *net.TCPConn) error {
+			if err := there.SetLinger(0); err != nil {
+				return err
+			}
+			return there.Close()
+		},
+	} {
+		for _, before := range []bool{true, false} {
+			here, there := pair(t)
+			gone := make(chan struct{})
+			if before {
+				if err := leave(there); err != nil {
+					t.Fatal(err)
+				}
+			}
+			stop := w.Watch(here, func() { close(gone) })
+			if !before {
+				if err := leave(there); err != nil {
+					t.Fatal(err)
+				}
+			}
+			select {
+			case <-gone:
+			case <-time.After(10 * time.Second):
+				t.Errorf("%s (before the watch: %t) goes unnoticed", name, before)
+			}
+			stop()
+		}
+	}
+}
+
+func TestStoppedWatchIsSilent(t *testing.T) {
+	w, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	here, there := pair(t)
+	w.Watch(here, func() { t.Error("a stopped watch calls") })()
+	there.Close()
+	// An event of a later watch comes after one of the stopped watch would have.
+	other, end := pair(t)
+	end.Close()
+	gone := make(chan struct{})
+	defer w.Watch(other, func() { close(gone) })()
+	<-gone
+	if len(w.watched) != 0 {
+		t.Errorf("%d watches are kept", len(w.watched))
+	}
+	w.Watch(new(int), func() {})()
+}

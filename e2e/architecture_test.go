@@ -19,7 +19,7 @@ var arrows = map[string][]string{
 	"": {
 		"admin", "commands", "commands/lock", "commands/seckill", "config", "metrics", "proxy", "upstream",
 	},
-	"proxy":            {"commands", "internal/resp", "metrics", "upstream"},
+	"proxy":            {"commands", "internal/hangup", "internal/resp", "metrics", "upstream"},
 	"commands":         {"commands/lock", "commands/seckill", "internal/script"},
 	"commands/seckill": {"internal/script", "sharding"},
 	"commands/lock":    {"internal/script", "sharding"},
@@ -29,6 +29,7 @@ var arrows = map[string][]string{
 	"config":             {},
 	"metrics":            {},
 	"sharding":           {},
+	"internal/hangup":    {},
 	"internal/resp":      {},
 	"internal/script":    {},
 	"internal/redistest": {},

@@ -364,7 +364,7 @@ func freshDatabase(t testing.TB, direct *rawclient.Conn) {
 }
 
 func TestCorpusIsAnsweredAsByRedis(t *testing.T) {
-	p := startPair(t)
+	p := startQuickPair(t)
 	direct := p.direct(t)
 	random := newRandom(t)
 	corpus := readCorpus(t)

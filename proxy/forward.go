@@ -226,8 +226,8 @@ func (s *session) sendAlone(cmd *resp.Command, e effect) error {
 			return err
 		}
 	}
-	if e.kind == effectOpaque {
-		s.settle()
+	if e.kind == effectOpaque || e.kind == effectWaits {
+		s.settle() // whether a transaction is open has to be known
 	}
 	l, err := s.attach(e)
 	if err != nil {
@@ -273,7 +273,7 @@ func (s *session) attach(e effect) (*link, error) {
 		}
 		s.mu.Unlock()
 		s.settle()
-		if err := s.server.pool.get(s.server.ctx, s); err != nil {
+		if err := s.server.pool.get(s.server.ctx, s, e); err != nil {
 			s.mu.Lock()
 			s.attaching = false
 			s.mu.Unlock()

@@ -142,6 +142,14 @@ func startPair(t testing.TB, changes ...func(*setup)) pair {
 	return pair{startSidecar(t, server.Addr, changes...), server}
 }
 
+// startQuickPair is startPair with a Redis that looks for timeouts of blocked
+// clients more often than ten times a second.
+func startQuickPair(t testing.TB) pair {
+	t.Helper()
+	server := redistest.Start(t, redistest.Options{Args: []string{"--hz", "500"}})
+	return pair{startSidecar(t, server.Addr), server}
+}
+
 // direct connects past the sidecar.
 func (p pair) direct(t testing.TB) *rawclient.Conn {
 	t.Helper()

@@ -41,6 +41,8 @@ type link struct {
 	waiting  []waiting // effects of sent commands, in order
 	blocked  int       // of those, how many may block
 	spoilt   bool      // a command of the sidecar's own was refused
+	leaving  bool      // Redis was told that no more commands will come
+	detour   bool      // the session doesn't care which database it is in
 
 	// Of follow alone: the reply under way.
 	scanner  resp.ReplyScanner
@@ -82,10 +84,13 @@ func (l *link) attach(s *session) bool {
 	return true
 }
 
-// become makes the link what the session's state says, and waits until it is;
-// false when it can't be.
-func (l *link) become(s *session) bool {
+// become makes the link what the session's state says, as far as the command that
+// it is for needs it, and waits until it is; false when it can't be.
+func (l *link) become(s *session, e effect) bool {
 	want := s.state
+	if l.detour = e.kind == effectKill; l.detour {
+		want.DB, want.name = l.is.DB, l.name
+	}
 	for _, command := range l.pool.target.Change(l.is, want.Profile) {
 		l.setup(s, command)
 	}
@@ -130,7 +135,7 @@ func (l *link) prepare(s *session, command [][]byte) {
 // it. It is called with session.mu held.
 func (l *link) announce(s *session, e effect) {
 	switch {
-	case e.kind == effectWaits:
+	case e.kind == effectWaits && !s.state.multi:
 		// Redis waits for the replicas to have the last command of the same
 		// connection; what the session wrote before came by others.
 		l.prepare(s, [][]byte{[]byte("PING")})
@@ -241,10 +246,12 @@ func (l *link) settle(s *session) {
 // which it reports; then the link has to be put back into the pool. It is called
 // with session.mu held.
 func (l *link) releaseIfFree(s *session) bool {
-	if l.answered < l.sent || l.spoilt || s.attaching || s.state.pinned() || s.link.Load() != l {
+	if l.answered < l.sent || l.spoilt || l.leaving || s.attaching || s.state.pinned() || s.link.Load() != l {
 		return false
 	}
-	l.is, l.name = s.state.Profile, s.state.name
+	if !l.detour {
+		l.is, l.name = s.state.Profile, s.state.name
+	}
 	l.detach(s)
 	return true
 }
@@ -256,7 +263,10 @@ func (l *link) end(s *session) {
 	l.conn.Close()
 	s.mu.Lock()
 	lost := l.sent - l.received
-	fatal := s.state.pinned() || l.scanner.Within()
+	if l.leaving {
+		lost = 0 // the client has hung up, and Redis has closed
+	}
+	fatal := l.leaving || s.state.pinned() || l.scanner.Within()
 	for _, w := range l.waiting {
 		switch w.kind {
 		case effectSetup:

@@ -45,7 +45,7 @@ func newPool(target *upstream.Target, max int, wait, idleMax time.Duration, log 
 // get attaches a connection to a session and makes it what the session's state
 // says. The error wraps upstream.ErrDown or is errNoLink; nothing of the
 // session's was sent then.
-func (p *pool) get(ctx context.Context, s *session) error {
+func (p *pool) get(ctx context.Context, s *session, e effect) error {
 	deadline := time.NewTimer(p.wait)
 	defer deadline.Stop()
 	for {
@@ -54,10 +54,10 @@ func (p *pool) get(ctx context.Context, s *session) error {
 			return err
 		}
 		if l == nil && wait == nil {
-			return p.dial(ctx, s)
+			return p.dial(ctx, s, e)
 		}
 		if l != nil {
-			if l.attach(s) && l.become(s) {
+			if l.attach(s) && l.become(s, e) {
 				return nil
 			}
 			s.mu.Lock()
@@ -108,16 +108,20 @@ func (p *pool) take(want upstream.Profile) (*link, <-chan struct{}, error) {
 }
 
 // dial opens a link for a session; take has counted it.
-func (p *pool) dial(ctx context.Context, s *session) error {
-	conn, err := p.target.Dial(ctx, s.state.Profile)
+func (p *pool) dial(ctx context.Context, s *session, e effect) error {
+	want := s.state.Profile
+	if e.kind == effectKill {
+		want.DB = 0 // a busy Redis refuses SELECT
+	}
+	conn, err := p.target.Dial(ctx, want)
 	if err != nil {
 		p.gone()
 		return err
 	}
-	l := newLink(p, conn, s.state.Profile)
+	l := newLink(p, conn, want)
 	l.attach(s)
 	p.follows.Go(l.follow)
-	if !l.become(s) {
+	if !l.become(s, e) {
 		s.mu.Lock()
 		l.detach(s)
 		s.mu.Unlock()

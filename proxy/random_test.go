@@ -82,7 +82,7 @@ var helloID = regexp.MustCompile(`(\r\n\$2\r\nid\r\n):\d+\r\n`)
 // TestRandomCommandsAreAnsweredAsByRedis sends the same random commands to Redis
 // and through the sidecar, cut at random, and compares all bytes that come back.
 func TestRandomCommandsAreAnsweredAsByRedis(t *testing.T) {
-	p := startPair(t)
+	p := startQuickPair(t)
 	direct := p.direct(t)
 	random := newRandom(t)
 	for round := range 60 {

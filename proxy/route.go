@@ -61,6 +61,7 @@ const (
 
 	effectBlocks   // may wait: when the client is gone, so is its wish
 	effectWaits    // the same, for the replicas to have what the session wrote
+	effectKill     // ends what keeps Redis busy, so it must get through to a busy one
 	effectShutdown // is answered by a closed connection
 	effectOpaque   // from here on the stream can't be followed
 
@@ -187,6 +188,7 @@ var routes = func() map[string]routing {
 		"COMMAND": {effect: commandEffect},
 
 		"SCRIPT":     {choose: scriptLane, effect: scriptEffect},
+		"FUNCTION":   {effect: scriptEffect},
 		"XREAD":      {choose: streamReadLane, effect: streamReadEffect},
 		"XREADGROUP": {choose: streamReadLane, effect: streamReadEffect},
 	}
@@ -260,7 +262,10 @@ func scriptLane(cmd *resp.Command) lane {
 }
 
 func scriptEffect(cmd *resp.Command) effect {
-	if argumentIs(cmd, 1, "DEBUG") {
+	switch {
+	case argumentIs(cmd, 1, "KILL"):
+		return effect{kind: effectKill}
+	case argumentIs(cmd, 1, "DEBUG"):
 		return effect{kind: effectHold, hold: holdConnection}
 	}
 	return effect{}

@@ -104,21 +104,31 @@ func (s *session) finish(err error) {
 	}
 }
 
-// linger waits for the last replies of a client that won't send more, within
-// limits, and not for what may block: what a client that is gone was waiting for
-// must not be taken from others.
+// linger waits for the last replies of a client that won't send more.
 func (s *session) linger() {
-	s.mu.Lock()
-	l := s.link.Load()
-	hopeless := s.state.waitsForMessages() || l != nil && l.blocked > 0
-	s.mu.Unlock()
-	if hopeless {
-		return
-	}
 	timer := time.AfterFunc(s.server.limits.Linger, s.cut)
 	defer timer.Stop()
+	s.hangUp()
 	s.settle()
 	s.out.waitDrained()
+}
+
+// hangUp passes on that the client won't send more, where that matters: what a
+// client that is gone was waiting for must not be taken from others. Redis then
+// does what it does on a direct connection: it answers what it can at once, and
+// forgets a client that blocks, listens or has a transaction open.
+func (s *session) hangUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.link.Load()
+	if l == nil || l.blocked == 0 && !s.state.waitsForMessages() {
+		return
+	}
+	l.leaving = true
+	if half, ok := l.conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		return
+	}
+	l.drop()
 }
 
 func (s *session) close() {
@@ -215,12 +225,12 @@ func (s *session) settle() {
 	watching := false
 	for {
 		l := s.link.Load()
-		if l == nil || l.answered == l.sent || s.state.opaque {
+		if l == nil || !l.leaving && (l.answered == l.sent || s.state.opaque) {
 			return
 		}
 		if l.blocked > 0 && !watching {
 			// Nobody reads from the client meanwhile, and it may die.
-			defer s.server.hangups.Watch(s.client, s.cut)()
+			defer s.server.hangups.Watch(s.client, s.hangUp)()
 			watching = true
 		}
 		s.changed.Wait()
@@ -249,7 +259,8 @@ func (s *session) forward(cmd *resp.Command) error {
 		// Redis runs what came before and answers nothing.
 		s.out.close()
 		s.log.Warn("closed a client that speaks HTTP")
-		return s.flush()
+		_ = s.flush()
+		return net.ErrClosed
 	}
 	if way == own || s.link.Load() != nil || s.shouldPin() {
 		return s.sendAlone(cmd, e)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 
@@ -25,4 +26,13 @@ func newLogger(cfg config.Log, w io.Writer) (*zap.Logger, error) {
 		encoder = zapcore.NewJSONEncoder(encoding)
 	}
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), level)), nil
+}
+
+// redisLog takes what go-redis has to say, which concerns those who look into it:
+// what matters to others comes as errors.
+type redisLog struct{ log *zap.Logger }
+
+// Printf implements go-redis's logging interface.
+func (l redisLog) Printf(_ context.Context, format string, args ...any) {
+	l.log.Debug("go-redis", zap.String("message", fmt.Sprintf(format, args...)))
 }

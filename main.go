@@ -24,6 +24,7 @@ import (
 	"seckill-proxy/commands/lock"
 	"seckill-proxy/commands/seckill"
 	"seckill-proxy/config"
+	"seckill-proxy/internal/hangup"
 	"seckill-proxy/metrics"
 	"seckill-proxy/proxy"
 	"seckill-proxy/upstream"
@@ -62,6 +63,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
+	redis.SetLogger(redisLog{log})
 	target, closeTarget, err := openTarget(cfg)
 	if err != nil {
 		return err
@@ -87,10 +89,7 @@ func check(ctx context.Context, cfg config.Config, target *upstream.Target, stdo
 // serve runs the sidecar until ctx ends, then drains it.
 func serve(ctx context.Context, cfg config.Config, target *upstream.Target, log *zap.Logger) error {
 	counters := metrics.New()
-	server, err := proxy.New(limits(cfg), target, commands.NewTable(), newBackend(cfg), counters, log)
-	if err != nil {
-		return err
-	}
+	server := proxy.New(limits(cfg), target, commands.NewTable(), newBackend(cfg), counters, log)
 	listeners, err := listen(cfg.Listen)
 	if err != nil {
 		return err
@@ -189,6 +188,10 @@ func closeAll(listeners []net.Listener) {
 
 // openTarget returns where commands go, and what to call at the end.
 func openTarget(cfg config.Config) (*upstream.Target, func(), error) {
+	hangups, err := hangup.New()
+	if err != nil {
+		return nil, nil, err
+	}
 	opts := upstream.Options{
 		Network:       cfg.Upstream.Network(),
 		Address:       cfg.Upstream.Address,
@@ -199,16 +202,21 @@ func openTarget(cfg config.Config) (*upstream.Target, func(), error) {
 		ScriptTimeout: cfg.Control.ScriptTimeout,
 		BackoffMin:    cfg.Control.BackoffMin,
 		BackoffMax:    cfg.Control.BackoffMax,
+		Hangups:       hangups,
 	}
 	if cfg.Upstream.Scheme != config.SchemeEmbedded {
-		return upstream.New(opts), func() {}, nil
+		return upstream.New(opts), hangups.Close, nil
 	}
 	store, err := upstream.StartEmbedded()
 	if err != nil {
+		hangups.Close()
 		return nil, nil, fmt.Errorf("embedded store: %w", err)
 	}
 	opts.Address, opts.Dialer = "the embedded store", store.Dial
-	return upstream.New(opts), store.Close, nil
+	return upstream.New(opts), func() {
+		store.Close()
+		hangups.Close()
+	}, nil
 }
 
 func limits(cfg config.Config) proxy.Limits {

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 
 	"seckill-proxy/internal/resp"
 	"seckill-proxy/upstream"
@@ -31,13 +32,13 @@ func (s *session) gather(way lane, cmd *resp.Command) error {
 			return err
 		}
 	}
-	if s.run.count > 0 && (!s.run.adjoins(cmd.Raw) || s.run.count >= runMax) {
+	if s.run.count > 0 && (!s.run.adjoins(cmd.Raw) || s.run.count >= s.run.most) {
 		if err := s.submit(); err != nil {
 			return err
 		}
 	}
 	if s.run.count == 0 {
-		s.waitForWindow()
+		s.run.most = s.waitForWindow()
 		s.run.commands = cmd.Raw
 	} else {
 		s.run.commands = s.run.commands[:len(s.run.commands)+len(cmd.Raw)]
@@ -93,14 +94,14 @@ func (s *session) submit() error {
 // submitAlone sends a run of a client that has yet to authenticate by a
 // connection of its own: Redis closes the connection of one who sends much.
 func (s *session) submitAlone(run gathered) error {
-	l, err := s.attach(effect{})
+	l, err := s.attach(effect{kind: effectLarge})
 	if err != nil {
 		s.out.write(appendRepeated(nil, string(appendReply(nil, unavailable(err), 2)), run.count))
 		return nil
 	}
 	s.mu.Lock()
 	for range run.count - 1 {
-		l.expect(effect{})
+		l.expect(effect{kind: effectLarge})
 	}
 	s.mu.Unlock()
 	s.alone.add(l, run.commands)
@@ -144,38 +145,41 @@ type replySizes struct {
 
 func (r *replySizes) add(bytes, ended int) {
 	r.partial += bytes
-	if ended > 0 {
-		r.average += (r.partial/ended - r.average) / 4
-		r.partial = 0
+	if ended == 0 {
+		return
 	}
+	if size := r.partial / ended; r.average == 0 {
+		r.average = max(size, 1)
+	} else {
+		r.average = max(r.average+(size-r.average)/4, 1)
+	}
+	r.partial = 0
 }
 
 const (
-	runMax       = 1024    // commands in one run
-	windowBytes  = 1 << 20 // replies of one session under way, as far as can be foreseen
-	windowMin    = 16      // replies under way, whatever their size
-	windowMax    = 4096
-	assumedBytes = 4 << 10 // size of a reply before the first is known
-	bulkyBytes   = 1 << 20 // replies of this size travel alone
+	windowBytes = 1 << 20   // replies of one session under way, as far as can be foreseen
+	windowMax   = 4096      // replies under way, however small
+	windowFirst = 4         // the same before the size of any is known
+	bulkyBytes  = 256 << 10 // replies of this size travel alone
 )
 
 // window is how many replies may be under way.
 func (r *replySizes) window() int {
-	average := r.average
-	if average == 0 {
-		average = assumedBytes
+	if r.average == 0 {
+		return windowFirst
 	}
-	return min(max(windowBytes/average, windowMin), windowMax)
+	return min(max(windowBytes/r.average, 1), windowMax)
 }
 
-// waitForWindow waits while too many replies are under way. They come whether
-// the client reads them or not, so this ends.
-func (s *session) waitForWindow() {
+// waitForWindow waits while too many replies are under way, and returns how many
+// more may be. They come whether the client reads them or not, so this ends.
+func (s *session) waitForWindow() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.outstanding > 0 && s.outstanding >= s.sizes.window() {
 		s.changed.Wait()
 	}
+	return max(s.sizes.window()-s.outstanding, 1)
 }
 
 // shouldPin reports whether the session should have a connection to itself though
@@ -229,40 +233,62 @@ func (s *session) sendAlone(cmd *resp.Command, e effect) error {
 	if e.kind == effectOpaque || e.kind == effectWaits {
 		s.settle() // whether a transaction is open has to be known
 	}
+	if cmd.Partial && e.kind == effectNone {
+		e.kind = effectLarge
+	}
 	l, err := s.attach(e)
 	if err != nil {
 		return s.unavailable(cmd, e, err)
 	}
-	defer s.attached(l)
 	s.server.metrics.Forwarded.Inc()
-	if e.kind == effectReplyMode {
-		cmd.Raw = replyProbe
-	}
-	s.alone.add(l, cmd.Raw)
-	if len(s.alone.commands) > keptBytes || cmd.Partial {
-		s.alone.flush()
-	}
 	if cmd.Partial {
-		if err := s.rest(func(b []byte) { _, _ = l.conn.Write(b) }); err != nil {
-			s.mu.Lock()
-			l.withdraw()
-			s.mu.Unlock()
-			return err
-		}
+		s.stream(l, cmd)
+		return nil
+	}
+	defer s.attached(l)
+	if e.kind == effectReplyMode {
+		s.alone.add(l, replyProbe)
+	} else {
+		s.alone.add(l, cmd.Raw)
 	}
 	if e.kind == effectReset {
 		for _, command := range s.server.target.AfterReset() {
 			l.setup(s, command)
 		}
 	}
+	if len(s.alone.commands) > keptBytes {
+		s.alone.flush()
+	}
 	return nil
+}
+
+// stream sends a partial command as its bytes come.
+func (s *session) stream(l *link, cmd *resp.Command) {
+	s.alone.flush()
+	write := func(b []byte) { _, _ = l.conn.Write(b) } // an error is the link's to tell
+	write(cmd.Raw)
+	s.rest = &rest{
+		take: write,
+		end: func() error {
+			s.attached(l)
+			return nil
+		},
+		broken: func() {
+			s.mu.Lock()
+			l.withdraw()
+			s.mu.Unlock()
+			// With half a command on it the connection must not be used again:
+			// it stays attached, and is closed with the session.
+		},
+	}
 }
 
 // attach returns the session's own connection, a new one if it has none, with the
 // command that is about to be sent announced. Until attached is called the
 // connection stays the session's.
 func (s *session) attach(e effect) (*link, error) {
-	for {
+	err := fmt.Errorf("%w: new ones end at once", upstream.ErrDown)
+	for range attachAttempts {
 		s.mu.Lock()
 		s.attaching = true
 		l := s.link.Load()
@@ -273,15 +299,22 @@ func (s *session) attach(e effect) (*link, error) {
 		}
 		s.mu.Unlock()
 		s.settle()
-		if err := s.server.pool.get(s.server.ctx, s, e); err != nil {
-			s.mu.Lock()
-			s.attaching = false
-			s.mu.Unlock()
-			s.server.metrics.DialFailures.Inc()
-			return nil, err
+		if failure := s.server.pool.get(s.server.ctx, s, e); failure != nil {
+			err = failure
+			break
 		}
 	}
+	s.mu.Lock()
+	s.attaching = false
+	s.mu.Unlock()
+	s.server.metrics.DialFailures.Inc()
+	return nil, err
 }
+
+// attachAttempts is how often a session asks for a connection of its own: one
+// from the pool may have ended in the moment in which it was handed out, and a
+// new one as well.
+const attachAttempts = 3
 
 // attached ends what attach began: from here on the connection is the session's
 // as long as replies are to come or its state needs it.

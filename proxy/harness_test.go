@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"seckill-proxy/commands"
 	"seckill-proxy/commands/lock"
 	"seckill-proxy/commands/seckill"
+	"seckill-proxy/internal/hangup"
 	"seckill-proxy/internal/rawclient"
 	"seckill-proxy/internal/redistest"
 	"seckill-proxy/metrics"
@@ -46,8 +48,10 @@ type sidecar struct {
 	addr   string
 	server *proxy.Server
 
-	t      testing.TB
-	served chan error // Serve's result
+	t       testing.TB
+	hangups *hangup.Watcher
+	served  chan error // Serve's result
+	stopped sync.Once
 }
 
 // startSidecar starts a sidecar in front of the server at upstreamAddr. When the
@@ -89,15 +93,17 @@ func startSidecar(t testing.TB, upstreamAddr string, changes ...func(*setup)) *s
 			t.Fatal(err)
 		}
 	}
-	server, err := proxy.New(s.limits, upstream.New(s.upstream), commands.NewTable(), newBackend, metrics.New(), s.log)
+	hangups, err := hangup.New()
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.upstream.Hangups = hangups
 	p := &sidecar{
-		addr:   s.listener.Addr().String(),
-		server: server,
-		t:      t,
-		served: make(chan error, 1),
+		addr:    s.listener.Addr().String(),
+		server:  proxy.New(s.limits, upstream.New(s.upstream), commands.NewTable(), newBackend, metrics.New(), s.log),
+		t:       t,
+		hangups: hangups,
+		served:  make(chan error, 1),
 	}
 	go func() { p.served <- p.server.Serve(s.listener) }()
 	t.Cleanup(p.stop)
@@ -111,9 +117,12 @@ func newBackend(rdb *redis.Client) *commands.Backend {
 	}
 }
 
-// stop shuts the sidecar down. Clients still connected have nothing to finish,
-// so it ends long before the bound.
-func (p *sidecar) stop() {
+// stop shuts the sidecar down, if it still runs. Clients still connected have
+// nothing to finish, so it ends long before the bound.
+func (p *sidecar) stop() { p.stopped.Do(p.shutDown) }
+
+func (p *sidecar) shutDown() {
+	defer p.hangups.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), rawclient.Patience)
 	defer cancel()
 	p.server.Shutdown(ctx)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"net"
+	"strconv"
 	"sync"
 	"time"
 
@@ -47,6 +48,8 @@ type link struct {
 	// Of follow alone: the reply under way.
 	scanner  resp.ReplyScanner
 	watched  bool   // head and tail are kept
+	torn     bool   // the client was given a part of it
+	refused  bool   // it says that Redis will close the connection
 	silent   bool   // it isn't for the client, unless it proves to be a message
 	holding  bool   // it is kept from the client until it is whole
 	held     []byte // what is kept
@@ -98,7 +101,8 @@ func (l *link) become(s *session, e effect) bool {
 		l.name = "" // by RESET
 	}
 	if l.name != want.name {
-		l.setup(s, [][]byte{[]byte("CLIENT"), []byte("SETNAME"), []byte(want.name)})
+		// By HELLO, which Redis grants every user, and while it is busy too.
+		l.setup(s, [][]byte{[]byte("HELLO"), []byte(strconv.Itoa(want.Protocol)), []byte("SETNAME"), []byte(want.name)})
 	}
 	l.is, l.name = want.Profile, want.name
 	s.alone.flush()
@@ -168,6 +172,16 @@ func (l *link) withdraw() {
 	l.sent--
 }
 
+// leave tells Redis that no more commands will come. It is called with session.mu
+// held.
+func (l *link) leave() {
+	l.leaving = true
+	if half, ok := l.conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		return
+	}
+	l.drop()
+}
+
 // drop ends the link; follow does the rest.
 func (l *link) drop() { l.conn.Close() }
 
@@ -179,6 +193,7 @@ func (l *link) follow() {
 	buf := make([]byte, linkReadBytes)
 	for {
 		n, err := l.conn.Read(buf)
+		faulty := false
 		l.mu.Lock()
 		s := l.session
 		l.gone = l.gone || err != nil || s == nil
@@ -195,7 +210,7 @@ func (l *link) follow() {
 				writing = s
 			}
 			if fault := l.bring(s, buf[:n]); fault != nil {
-				err = fault
+				err, faulty = fault, true
 			}
 			if !l.scanner.Within() {
 				writing.writeMu.Unlock()
@@ -206,7 +221,7 @@ func (l *link) follow() {
 			if writing != nil {
 				writing.writeMu.Unlock()
 			}
-			l.end(s)
+			l.end(s, faulty)
 			return
 		}
 		if n > 0 {
@@ -223,10 +238,17 @@ func (l *link) bring(s *session, b []byte) error {
 		s.log.Error("closing a connection to Redis", zap.Error(err))
 		return err
 	}
-	if len(b) == 0 {
-		return nil
+	l.torn = l.scanner.Within() && !l.holding && !l.silent
+	if len(b) > 0 {
+		err = s.out.writeAll(b)
 	}
-	return s.out.writeAll(b)
+	if l.refused && err == nil {
+		s.mu.Lock()
+		l.answered = l.received
+		s.mu.Unlock()
+		return errRefused
+	}
+	return err
 }
 
 // settle tells the session what its client has been given, and takes the link
@@ -257,16 +279,16 @@ func (l *link) releaseIfFree(s *session) bool {
 }
 
 // end tells the session that its link is gone. A client whose session stood on
-// more than a profile is closed with it, as on a direct connection; any other
-// goes on by another connection.
-func (l *link) end(s *session) {
+// more than a profile is closed with it, as on a direct connection, and so is one
+// whose replies were faulty; any other goes on by another connection.
+func (l *link) end(s *session, faulty bool) {
 	l.conn.Close()
 	s.mu.Lock()
-	lost := l.sent - l.received
-	if l.leaving {
-		lost = 0 // the client has hung up, and Redis has closed
+	lost := l.sent - l.answered
+	if l.leaving || s.state.opaque {
+		lost = 0 // the client has hung up, and Redis has closed; or what is owed can't be told
 	}
-	fatal := l.leaving || s.state.pinned() || l.scanner.Within()
+	fatal := faulty || l.leaving || l.torn || s.state.pinned()
 	for _, w := range l.waiting {
 		switch w.kind {
 		case effectSetup:
@@ -278,7 +300,7 @@ func (l *link) end(s *session) {
 		}
 	}
 	s.mu.Unlock()
-	if lost > 0 && !l.scanner.Within() {
+	if lost > 0 && !l.torn {
 		_ = s.out.writeAll(appendRepeated(nil, lostError, int(lost)))
 	}
 	s.mu.Lock()
@@ -298,10 +320,10 @@ func (l *link) digest(s *session, b []byte) ([]byte, error) {
 	out, copied := l.digested[:0], 0 // b[copied:pos] is still to be appended to out
 	for pos := 0; pos < len(b) && !s.state.opaque; {
 		if !l.scanner.Within() {
+			if !l.asked(&s.state, b[pos]) {
+				return nil, errUnasked
+			}
 			l.begin(&s.state, b[pos])
-		}
-		if l.received == l.sent && b[pos] != '>' && !s.state.watched() {
-			return nil, errUnasked
 		}
 		n, done, err := l.scanner.Scan(b[pos:])
 		if err != nil {
@@ -332,6 +354,16 @@ func (l *link) digest(s *session, b []byte) ([]byte, error) {
 	}
 	l.digested = append(out, b[copied:]...)
 	return l.digested, nil
+}
+
+// asked reports whether a reply of the given kind has somebody who waits for it.
+func (l *link) asked(state *state, kind byte) bool {
+	if kind != '>' {
+		return l.received < l.sent || state.watched()
+	}
+	w := l.next()
+	subscribes := w != nil && (w.kind == effectSubscribe || w.kind == effectUnsubscribe)
+	return state.Protocol == 3 && (subscribes || state.waitsForMessages() || state.held&holdTracking != 0)
 }
 
 // begin decides, on the first byte of a reply, what has to be kept of it.
@@ -383,6 +415,9 @@ func (l *link) ended(s *session, out []byte) []byte {
 		if s.state.multi {
 			s.state.answered(effect{}, &l.reply, l.pool.target)
 		}
+	case effectLarge:
+		s.state.answered(effect{}, &l.reply, l.pool.target)
+		l.refused = bytes.HasPrefix(l.reply.head, []byte("-ERR Protocol error"))
 	default:
 		left = s.state.answered(w.effect, &l.reply, l.pool.target)
 	}
@@ -390,7 +425,7 @@ func (l *link) ended(s *session, out []byte) []byte {
 	case kind == effectReplyMode && bytes.HasPrefix(l.reply.head, []byte("+OK\r\n")):
 		silent = w.mute != replyOn // the new mode holds for its own reply
 	case kind == effectReset && l.reply.kind == '+':
-		silent = false
+		silent = skipped // it ends CLIENT REPLY OFF, but not SKIP
 	}
 	if kind.rewrites() && !silent {
 		held = s.server.rewrite(w.effect, held, s.state.Protocol)
@@ -416,6 +451,10 @@ func (l *link) ended(s *session, out []byte) []byte {
 	}
 	return out
 }
+
+// errRefused ends a session whose client sent what Redis takes for a protocol
+// error.
+var errRefused = errors.New("refused by Redis as a protocol error")
 
 // errUnasked is a reply that belongs to no command.
 var errUnasked = errors.New("a reply from Redis that nobody asked for")

@@ -17,10 +17,10 @@ type outbox struct {
 	limits *outboxLimits
 
 	mu       sync.Mutex
-	drained  sync.Cond // kept became empty, or the outbox closed
-	kept     []byte    // not yet taken by the socket
-	held     int64     // bytes that count against the limits: kept and what drain is writing
-	draining bool      // drain runs
+	drained  sync.Cond   // kept became empty, or the outbox closed
+	kept     net.Buffers // not yet taken by the socket
+	held     int64       // bytes that count against the limits: kept and what drain is writing
+	draining bool        // drain runs
 	closed   bool
 	reason   error // why it was closed, nil when the client left
 	drains   sync.WaitGroup
@@ -103,10 +103,30 @@ func (o *outbox) keep(b []byte) {
 		o.shut(errAllTooSlow)
 		return
 	}
-	o.kept = append(o.kept, b...)
+	o.append(b)
 	if !o.draining {
 		o.draining = true
 		o.drains.Go(o.drain)
+	}
+}
+
+// Bytes are kept in chunks, so that much of them isn't copied again and again.
+const (
+	chunkMin = 4 << 10
+	chunkMax = 64 << 10
+)
+
+// append adds bytes to kept.
+func (o *outbox) append(b []byte) {
+	if last := len(o.kept) - 1; last >= 0 {
+		room := cap(o.kept[last]) - len(o.kept[last])
+		n := min(room, len(b))
+		o.kept[last] = append(o.kept[last], b[:n]...)
+		b = b[n:]
+	}
+	if len(b) > 0 {
+		size := max(min(2*int(o.held), chunkMax), len(b), chunkMin)
+		o.kept = append(o.kept, append(make([]byte, 0, size), b...))
 	}
 }
 
@@ -115,8 +135,8 @@ func (o *outbox) drain() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for len(o.kept) > 0 && !o.closed {
-		b := o.kept
-		o.kept = nil
+		b := o.kept[0]
+		o.kept = o.kept[1:]
 		o.mu.Unlock()
 		_, err := o.conn.Write(b)
 		o.mu.Lock()
@@ -177,23 +197,37 @@ func (o *outbox) waitDrained() {
 	}
 }
 
-// close closes the client's connection; what is kept is dropped.
+// close ends the client's connection; what is kept is dropped.
 func (o *outbox) close() {
 	o.mu.Lock()
 	o.shut(nil)
 	o.mu.Unlock()
 }
 
-// shut is close with a reason and the lock held.
+// shut is close with a reason and the lock held. It shuts the socket down but
+// doesn't close it: closing waits for whoever is reading, who may be waiting for
+// us. The session closes it when it has ended.
 func (o *outbox) shut(reason error) {
 	if o.closed {
 		return
 	}
 	o.closed, o.reason = true, reason
-	o.conn.Close()
+	if o.raw == nil {
+		o.conn.Close()
+	} else {
+		// An error says that it is closed already.
+		_ = o.raw.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), syscall.SHUT_RDWR) })
+	}
 	o.release(o.held)
 	o.kept = nil
 	o.drained.Broadcast()
+}
+
+// isClosed reports whether the client's connection was ended.
+func (o *outbox) isClosed() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.closed
 }
 
 // wait returns when no goroutine of the outbox runs, and why it was closed.

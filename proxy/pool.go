@@ -38,9 +38,19 @@ var errNoLink = errors.New("no upstream connection is free (limits.pinned_max)")
 
 func newPool(target *upstream.Target, max int, wait, idleMax time.Duration, log *zap.Logger) *pool {
 	p := &pool{target: target, max: max, wait: wait, idleMax: idleMax, log: log, freed: make(chan struct{})}
+	p.mu.Lock()
+	defer p.mu.Unlock() // closeIdle, which needs trim, waits for it
 	p.trim = time.AfterFunc(idleMax, p.closeIdle)
 	return p
 }
+
+// Clients that connect all at once each need a connection to themselves for a
+// moment: for HELLO, AUTH, SELECT, a short transaction. So when a few are open,
+// what is soon over waits for one of them to be free before another is opened.
+const (
+	fewLinks = 8
+	patience = 10 * time.Millisecond
+)
 
 // get attaches a connection to a session and makes it what the session's state
 // says. The error wraps upstream.ErrDown or is errNoLink; nothing of the
@@ -48,8 +58,16 @@ func newPool(target *upstream.Target, max int, wait, idleMax time.Duration, log 
 func (p *pool) get(ctx context.Context, s *session, e effect) error {
 	deadline := time.NewTimer(p.wait)
 	defer deadline.Stop()
+	most := p.max
+	var impatient <-chan time.Time
+	if !e.kind.lasts() {
+		most = min(fewLinks, p.max)
+		timer := time.NewTimer(patience)
+		defer timer.Stop()
+		impatient = timer.C
+	}
 	for {
-		l, wait, err := p.take(s.state.Profile)
+		l, wait, err := p.take(s.state.Profile, s.state.name, most)
 		if err != nil {
 			return err
 		}
@@ -68,6 +86,8 @@ func (p *pool) get(ctx context.Context, s *session, e effect) error {
 		}
 		select {
 		case <-wait:
+		case <-impatient:
+			most = p.max
 		case <-deadline.C:
 			return fmt.Errorf("%w after %v", errNoLink, p.wait)
 		case <-ctx.Done():
@@ -76,23 +96,18 @@ func (p *pool) get(ctx context.Context, s *session, e effect) error {
 	}
 }
 
-// take returns a free link, the one that needs the least changing, or else a
-// channel to wait for. Neither means that the caller may dial.
-func (p *pool) take(want upstream.Profile) (*link, <-chan struct{}, error) {
+// take returns a free link, the one that needs the least changing, or else, when
+// most are open, a channel to wait for. Neither means that the caller may dial.
+func (p *pool) take(want upstream.Profile, name string, most int) (*link, <-chan struct{}, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, nil, upstream.ErrClosed
 	}
-	best := -1
-	for i := len(p.free) - 1; i >= 0; i-- {
-		is := p.free[i].is
-		if is == want {
-			best = i
-			break
-		}
-		if best < 0 || is.Identity == want.Identity && p.free[best].is.Identity != want.Identity {
-			best = i
+	best, bestFit := -1, -1
+	for i := len(p.free) - 1; i >= 0 && bestFit < exactFit; i-- {
+		if fit := p.free[i].fit(want, name); fit > bestFit {
+			best, bestFit = i, fit
 		}
 	}
 	switch {
@@ -100,11 +115,27 @@ func (p *pool) take(want upstream.Profile) (*link, <-chan struct{}, error) {
 		l := p.free[best]
 		p.free = slices.Delete(p.free, best, best+1)
 		return l, nil, nil
-	case p.open < p.max:
+	case p.open < most:
 		p.open++
 		return nil, nil, nil
 	}
 	return nil, p.freed, nil
+}
+
+// exactFit is fit's value for a link that needs no changing.
+const exactFit = 3
+
+// fit tells how little a free link has to be changed to be what is wanted.
+func (l *link) fit(want upstream.Profile, name string) int {
+	switch {
+	case l.is.Identity != want.Identity:
+		return 0
+	case l.is != want:
+		return 1
+	case l.name != name:
+		return 2
+	}
+	return exactFit
 }
 
 // dial opens a link for a session; take has counted it.

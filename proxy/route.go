@@ -61,6 +61,7 @@ const (
 
 	effectBlocks   // may wait: when the client is gone, so is its wish
 	effectWaits    // the same, for the replicas to have what the session wrote
+	effectLarge    // may be too much for Redis, which then closes the connection
 	effectKill     // ends what keeps Redis busy, so it must get through to a busy one
 	effectShutdown // is answered by a closed connection
 	effectOpaque   // from here on the stream can't be followed
@@ -90,6 +91,15 @@ func (k effectKind) changesSession() bool { return k >= effectMulti && k <= effe
 
 // blocks reports effects of commands that may wait.
 func (k effectKind) blocks() bool { return k == effectBlocks || k == effectWaits }
+
+// lasts reports effects of commands that keep a connection for long, as a rule.
+func (k effectKind) lasts() bool {
+	switch k {
+	case effectSubscribe, effectMonitor, effectHold, effectBlocks, effectWaits, effectKill, effectOpaque:
+		return true
+	}
+	return false
+}
 
 // subscription is a family of subscriptions: each has commands, a count and
 // message frames of its own.

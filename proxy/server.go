@@ -80,13 +80,9 @@ type backend struct {
 // New returns a server that forwards to target. open makes the backend of one
 // user and database from a client of the control plane, which the server closes.
 func New(limits Limits, target *upstream.Target, table *commands.Table,
-	open func(*redis.Client) *commands.Backend, m *metrics.Metrics, log *zap.Logger) (*Server, error) {
-	hangups, err := hangup.New()
-	if err != nil {
-		return nil, err
-	}
+	open func(*redis.Client) *commands.Backend, m *metrics.Metrics, log *zap.Logger) *Server {
 	s := &Server{
-		hangups:  hangups,
+		hangups:  target.Hangups(),
 		limits:   limits,
 		target:   target,
 		table:    table,
@@ -107,7 +103,7 @@ func New(limits Limits, target *upstream.Target, table *commands.Table,
 		l.scripts.Close()
 	})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	return s, nil
+	return s
 }
 
 // Connect opens the connections that most sessions will share. It is no error that
@@ -198,7 +194,6 @@ func (s *Server) Shutdown(ctx context.Context) {
 	s.backends.closeAll()
 	s.lanes.closeAll()
 	s.pool.close()
-	s.hangups.Close()
 }
 
 // execute runs a custom command's handler. A handler that panics costs its

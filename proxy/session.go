@@ -3,7 +3,6 @@ package proxy
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"seckill-proxy/commands"
+	"seckill-proxy/internal/pump"
 	"seckill-proxy/internal/resp"
 	"seckill-proxy/upstream"
 )
@@ -34,6 +34,7 @@ type session struct {
 	// Of run alone.
 	run      gathered // commands for a shared lane, not yet submitted
 	alone    alone    // commands for link, not yet sent
+	rest     *rest    // the partial command under way, nil when there is none
 	lanes    *lease[*lanes]
 	backends *lease[*backend]
 	local    []byte   // replies of the sidecar's own, not yet written
@@ -45,8 +46,10 @@ type session struct {
 	mu          sync.Mutex // guards what follows, and the counters of link
 	changed     sync.Cond  // outstanding, or the counters of link
 	state       state
-	outstanding int  // replies to come by a shared lane
-	attaching   bool // run is about to use link
+	outstanding int         // replies to come by a shared lane
+	attaching   bool        // serve is about to use link
+	gone        bool        // the client won't send more
+	lingering   *time.Timer // ends the session some time after that
 	sizes       replySizes
 }
 
@@ -55,6 +58,7 @@ type gathered struct {
 	lane     lane
 	commands []byte
 	count    int
+	most     int // commands that it may have
 }
 
 // future is the reply of a custom command that is under way.
@@ -69,23 +73,88 @@ func newSession(server *Server, client net.Conn) *session {
 		state:  state{Profile: server.target.Profile()},
 	}
 	s.changed.L = &s.mu
-	s.reader = resp.NewCommandReader(client, server.limits.reader(), s.beforeRead)
+	s.reader = resp.NewCommandReader(server.limits.reader())
 	return s
 }
 
 // serve serves the client until it is gone, or the server is.
 func (s *session) serve() {
 	defer s.close()
+	err := s.beforeRead()
+	if err == nil {
+		err = pump.Run(s.client, s.server.hangups, (*clientReader)(s))
+	}
+	s.finish(err)
+}
+
+// clientReader is a session as the pump.Reader of its client's commands.
+type clientReader session
+
+// Room implements pump.Reader.
+func (r *clientReader) Room() []byte { return r.reader.Room() }
+
+// Got implements pump.Reader.
+func (r *clientReader) Got(n int) error { return (*session)(r).consume(n) }
+
+// Idle implements pump.Reader.
+func (r *clientReader) Idle() { r.reader.Idle() }
+
+// HungUp implements pump.Reader. It matters when the session's goroutine waits
+// for Redis and will not read the end of its client's stream before.
+func (r *clientReader) HungUp() {
+	s := (*session)(r)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gone = true
+	s.changed.Broadcast()
+	s.lingering = time.AfterFunc(s.server.limits.Linger, s.cut)
+}
+
+// consume serves the commands that a read has completed, and sends what was
+// gathered of them. An error ends the session.
+func (s *session) consume(n int) error {
+	s.reader.Filled(n)
 	for {
-		cmd, err := s.reader.Next()
-		if err == nil {
-			err = s.handle(&cmd)
+		if s.rest != nil {
+			b, done, err := s.reader.Rest()
+			if err != nil {
+				return err
+			}
+			s.rest.take(b)
+			if !done {
+				break
+			}
+			end := s.rest.end
+			s.rest = nil
+			if err := end(); err != nil {
+				return err
+			}
 		}
+		cmd, ok, err := s.reader.Next()
 		if err != nil {
-			s.finish(err)
-			return
+			return err
+		}
+		if !ok {
+			break
+		}
+		if err := s.handle(&cmd); err != nil {
+			return err
 		}
 	}
+	return s.beforeRead()
+}
+
+// rest is what becomes of the bytes of a partial command that are still to come.
+type rest struct {
+	take   func([]byte)
+	end    func() error // called after the last
+	broken func()       // called instead, when they will not come; may be nil
+}
+
+// skip takes the bytes of a partial command that go nowhere, and answers then.
+func (s *session) skip(answer func() error) error {
+	s.rest = &rest{take: func([]byte) {}, end: answer}
+	return nil
 }
 
 // errEnded ends a session whose client has had its last reply.
@@ -93,13 +162,16 @@ var errEnded = errors.New("session ended")
 
 // finish sends what is still owed to the client.
 func (s *session) finish(err error) {
+	if s.rest != nil && s.rest.broken != nil {
+		s.rest.broken()
+	}
 	var protocol resp.ProtocolError
 	if errors.As(err, &protocol) {
 		s.settle()
 		s.local = appendReply(s.local, commands.Error(protocol.Error()), 2)
 		s.server.metrics.ProtocolErrors.Inc()
 	}
-	if s.flush() == nil && !errors.Is(err, net.ErrClosed) {
+	if s.flush() == nil && !s.out.isClosed() {
 		s.linger()
 	}
 }
@@ -124,21 +196,23 @@ func (s *session) hangUp() {
 	if l == nil || l.blocked == 0 && !s.state.waitsForMessages() {
 		return
 	}
-	l.leaving = true
-	if half, ok := l.conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
-		return
-	}
-	l.drop()
+	l.leave()
 }
 
 func (s *session) close() {
 	s.cut()
+	s.mu.Lock()
+	if s.lingering != nil {
+		s.lingering.Stop()
+	}
+	s.mu.Unlock()
 	if s.lanes != nil {
 		s.lanes.release()
 	}
 	if s.backends != nil {
 		s.backends.release()
 	}
+	s.client.Close()
 	if reason := s.out.wait(); reason != nil {
 		s.server.metrics.SlowClients.Inc()
 		s.log.Warn("closed a client", zap.Error(reason))
@@ -160,7 +234,8 @@ func (s *session) cut() {
 // stopReading makes the session end once what it has read is answered.
 func (s *session) stopReading() { _ = s.client.SetReadDeadline(time.Unix(1, 0)) }
 
-// beforeRead is called when no command is at hand: what was gathered is sent.
+// beforeRead is called when no command is at hand: what was gathered is sent. An
+// error ends the session.
 func (s *session) beforeRead() error {
 	if err := s.flush(); err != nil {
 		return err
@@ -187,7 +262,7 @@ func (s *session) busy() bool {
 	return s.state.waitsForMessages() || s.outstanding > 0 || s.link.Load() != nil
 }
 
-// flush sends what was gathered, in both directions. An error ends the session.
+// flush sends what was gathered, in both directions.
 func (s *session) flush() error {
 	if len(s.batch) > 0 {
 		s.collect()
@@ -222,16 +297,13 @@ func (s *session) settle() {
 	for s.outstanding > 0 {
 		s.changed.Wait()
 	}
-	watching := false
 	for {
 		l := s.link.Load()
 		if l == nil || !l.leaving && (l.answered == l.sent || s.state.opaque) {
 			return
 		}
-		if l.blocked > 0 && !watching {
-			// Nobody reads from the client meanwhile, and it may die.
-			defer s.server.hangups.Watch(s.client, s.hangUp)()
-			watching = true
+		if s.gone && l.blocked > 0 && !l.leaving {
+			l.leave()
 		}
 		s.changed.Wait()
 	}
@@ -260,7 +332,7 @@ func (s *session) forward(cmd *resp.Command) error {
 		s.out.close()
 		s.log.Warn("closed a client that speaks HTTP")
 		_ = s.flush()
-		return net.ErrClosed
+		return errEnded
 	}
 	if way == own || s.link.Load() != nil || s.shouldPin() {
 		return s.sendAlone(cmd, e)
@@ -281,34 +353,21 @@ func (s *session) answer(reply commands.Reply) {
 	}
 }
 
-// rest takes what is left of a partial command.
-func (s *session) rest(take func([]byte)) error {
-	for {
-		b, err := s.reader.Rest()
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		take(b)
-	}
-}
-
 // unavailable answers a command that could not be sent. A command that what
 // follows it counts on, such as MULTI or SELECT, takes the session with it.
 func (s *session) unavailable(cmd *resp.Command, e effect, err error) error {
-	if cmd.Partial {
-		if err := s.rest(func([]byte) {}); err != nil {
-			return err
+	answer := func() error {
+		s.server.metrics.Unavailable.Inc()
+		s.answer(unavailable(err))
+		if e.kind.changesSession() {
+			return errEnded
 		}
+		return nil
 	}
-	s.server.metrics.Unavailable.Inc()
-	s.answer(unavailable(err))
-	if e.kind.changesSession() {
-		return errEnded
+	if cmd.Partial {
+		return s.skip(answer)
 	}
-	return nil
+	return answer()
 }
 
 func unavailable(err error) commands.Error {
@@ -330,11 +389,10 @@ func (s *session) custom(row *commands.Command, cmd *resp.Command) error {
 	case multi:
 		return s.sendAlone(cmd, effect{kind: effectRefused})
 	case cmd.Partial:
-		if err := s.rest(func([]byte) {}); err != nil {
-			return err
-		}
-		return s.refuse(commands.Error(fmt.Sprintf("ERR %s is longer than %d bytes (limits.custom_bytes_max)",
-			row.Name, s.server.limits.CustomBytes)))
+		return s.skip(func() error {
+			return s.refuse(commands.Error(fmt.Sprintf("ERR %s is longer than %d bytes (limits.custom_bytes_max)",
+				row.Name, s.server.limits.CustomBytes)))
+		})
 	case subscribed:
 		return s.refuse(commands.Error("ERR Can't execute '" + strings.ToLower(row.Name) +
 			"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"))

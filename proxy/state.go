@@ -175,11 +175,11 @@ func (s *state) apply(e effect, target *upstream.Target) {
 	case effectReset:
 		*s = state{Profile: target.Profile(), held: s.held & holdConnection}
 	case effectAuth:
-		s.Identity = e.identity
+		s.becomes(e.identity, target)
 	case effectHello:
 		s.Protocol = e.protocol
 		if e.identity.Known {
-			s.Identity = e.identity
+			s.becomes(e.identity, target)
 		}
 		if e.name != "" {
 			s.name = e.name
@@ -203,6 +203,16 @@ func (s *state) apply(e effect, target *upstream.Target) {
 		// EXEC's array announces.
 		s.opaque = true
 	}
+}
+
+// becomes makes the session another user's. Redis lets it stay in the database that
+// it selected before, where the new user may not be allowed to go; so only the
+// connection that it has can be sure to be there.
+func (s *state) becomes(id upstream.Identity, target *upstream.Target) {
+	if s.Identity != id && s.DB != target.Profile().DB {
+		s.held |= holdConnection
+	}
+	s.Identity = id
 }
 
 // ended ends a transaction on EXEC's reply: an array of results, a null where a

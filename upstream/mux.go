@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"sync"
 
+	"seckill-proxy/internal/pump"
 	"seckill-proxy/internal/resp"
 )
 
@@ -164,22 +165,25 @@ func (m *Mux) write() {
 
 // read hands out replies until the connection ends.
 func (m *Mux) read(conn net.Conn) {
-	buf := make([]byte, muxReadBytes)
-	var scanner resp.ReplyScanner
-	for {
-		n, err := conn.Read(buf)
-		if n > 0 {
-			if malformed := m.digest(&scanner, buf[:n]); malformed != nil {
-				err = malformed
-			}
-		}
-		if err != nil {
-			conn.Close()
-			m.fail(scanner.Within())
-			return
-		}
-	}
+	replies := muxReader{mux: m, buf: make([]byte, muxReadBytes)}
+	// Whatever ends it, the connection is of no more use then, and the sinks whose
+	// replies are missing are told.
+	_ = pump.Run(conn, m.target.opts.Hangups, &replies)
+	conn.Close()
+	m.fail(replies.scanner.Within())
 }
+
+// muxReader is a pump.Reader of the replies on a Mux's connection.
+type muxReader struct {
+	mux     *Mux
+	buf     []byte
+	scanner resp.ReplyScanner
+}
+
+func (r *muxReader) Room() []byte    { return r.buf }
+func (r *muxReader) Got(n int) error { return r.mux.digest(&r.scanner, r.buf[:n]) }
+func (r *muxReader) Idle()           {}
+func (r *muxReader) HungUp()         {}
 
 // errUnasked is a reply that belongs to no command.
 var errUnasked = fmt.Errorf("%w: nobody asked for it", resp.ErrMalformedReply)

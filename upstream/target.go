@@ -19,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"seckill-proxy/internal/hangup"
 	"seckill-proxy/internal/resp"
 )
 
@@ -43,6 +44,10 @@ type Options struct {
 	BackoffMin    time.Duration // between attempts while Redis is down
 	BackoffMax    time.Duration
 
+	// Hangups watches connections, of Muxes and of clients. Its owner closes it
+	// when they have ended; without one some things go unnoticed for longer.
+	Hangups *hangup.Watcher
+
 	// Dialer replaces the network: the embedded store's way in.
 	Dialer func(ctx context.Context) (net.Conn, error)
 }
@@ -62,6 +67,9 @@ func New(opts Options) *Target { return &Target{opts: opts} }
 
 // Address is where Redis is, for logs and errors.
 func (t *Target) Address() string { return t.opts.Address }
+
+// Hangups watches connections, nil where none are watched.
+func (t *Target) Hangups() *hangup.Watcher { return t.opts.Hangups }
 
 // Profile is what a session starts with.
 func (t *Target) Profile() Profile { return Profile{DB: t.opts.DB, Protocol: 2} }

@@ -46,10 +46,11 @@ func New() (*Watcher, error) {
 // Watch calls gone once when the other side of the connection closes it or its
 // sending half, or is lost; it may have done so already. gone is called from the
 // watcher's goroutine and must not wait. stop ends the watch; gone may be running
-// then. A connection that isn't a socket is not watched.
+// then. A connection that isn't a socket is not watched, nor is any by a nil
+// Watcher.
 func (w *Watcher) Watch(conn any, gone func()) (stop func()) {
 	socket, ok := conn.(syscall.Conn)
-	if !ok {
+	if !ok || w == nil {
 		return func() {}
 	}
 	raw, err := socket.SyscallConn()

@@ -19,7 +19,7 @@ import (
 
 // Patience is how long a client waits for bytes that must come. It only bounds
 // how long a broken server makes a test hang.
-const Patience = 2 * time.Second
+const Patience = 10 * time.Second
 
 // Conn is a connection of a test. Methods without an error result end the test
 // when something goes wrong, and belong to the test's own goroutine.

@@ -6,8 +6,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"math"
+	"sync"
 )
 
 // ProtocolError is a malformed command. Its text is what Redis answers before it
@@ -38,14 +38,15 @@ type Command struct {
 	Partial bool
 }
 
-// CommandReader reads commands as Redis does: arrays of bulk strings and inline
-// commands, the same things ignored, the same things refused in the same words.
-// Its work is linear in the bytes that arrive, in whatever pieces, and it keeps
-// at most Limits.WholeBytes plus one read of them.
+// CommandReader makes commands of bytes as Redis does: arrays of bulk strings and
+// inline commands, the same things ignored, the same things refused in the same
+// words. Its work is linear in the bytes that arrive, in whatever pieces, and it
+// keeps at most Limits.WholeBytes plus one read of them.
+//
+// It doesn't read by itself: whoever does reads into Room, says so by Filled, and
+// takes what that completes by Next.
 type CommandReader struct {
-	rd      io.Reader
-	limits  Limits
-	waiting func() error // called before each read from rd
+	limits Limits
 
 	buf   []byte // bytes [start,end) are read and not yet handed out
 	start int
@@ -63,35 +64,66 @@ type CommandReader struct {
 
 type span struct{ from, to int }
 
-const (
-	idleBufferBytes = 4 << 10  // what a connection keeps between commands
-	readBytes       = 16 << 10 // the least room offered to a read in the middle of a command
-)
+// readBytes is the room that is offered to a read.
+const readBytes = 16 << 10
 
-// NewCommandReader reads from rd. Before each read from rd, when no complete
-// command is at hand, it calls waiting: the moment to flush what was written so
-// far. An error of waiting ends the read.
-func NewCommandReader(rd io.Reader, limits Limits, waiting func() error) *CommandReader {
-	return &CommandReader{rd: rd, limits: limits, waiting: waiting, bulk: -1}
+// buffers are the buffers of readers that hold nothing, so that idle connections
+// need none.
+var buffers = sync.Pool{New: func() any { return new([readBytes]byte) }}
+
+// NewCommandReader returns a reader of one client's commands.
+func NewCommandReader(limits Limits) *CommandReader {
+	return &CommandReader{limits: limits, bulk: -1}
 }
 
-// Next returns the next command. Its Args are valid until the next call, its Raw
-// until the next read from rd.
-// Empty commands are skipped, as Redis does. The error is a ProtocolError, or
-// the error of the reader: io.EOF at the end, also in the middle of a command.
-func (r *CommandReader) Next() (Command, error) {
+// Room returns where the next bytes are to be read to. It is never empty. Room
+// makes what Next and Rest returned invalid.
+func (r *CommandReader) Room() []byte {
+	switch held := r.end - r.start; {
+	case r.buf == nil:
+		r.buf = buffers.Get().(*[readBytes]byte)[:]
+		r.start, r.end = 0, 0
+	case held == 0:
+		r.start, r.end = 0, 0
+	case r.end == len(r.buf):
+		if 2*held <= len(r.buf) {
+			copy(r.buf, r.buf[r.start:r.end])
+		} else { // doubling keeps the copying linear
+			grown := make([]byte, 2*len(r.buf))
+			copy(grown, r.buf[r.start:r.end])
+			r.release()
+			r.buf = grown
+		}
+		r.start, r.end = 0, held
+	}
+	return r.buf[r.end:]
+}
+
+// Filled says that n bytes were read to Room.
+func (r *CommandReader) Filled(n int) { r.end += n }
+
+// Idle gives the buffer back, if it holds nothing.
+func (r *CommandReader) Idle() {
+	if r.start == r.end {
+		r.release()
+	}
+}
+
+func (r *CommandReader) release() {
+	if len(r.buf) == readBytes {
+		buffers.Put((*[readBytes]byte)(r.buf))
+	}
+	r.buf, r.start, r.end = nil, 0, 0
+}
+
+// Next returns the next command; false when more bytes are needed for it. Its
+// Args are valid until the next call, its Raw until Room is called. Empty
+// commands are skipped, as Redis does. The error is a ProtocolError.
+func (r *CommandReader) Next() (Command, bool, error) {
 	if r.rest {
-		return Command{}, errors.New("resp: the rest of a partial command wasn't taken")
+		return Command{}, false, errors.New("resp: the rest of a partial command wasn't taken")
 	}
-	for {
-		cmd, ok, err := r.parse()
-		if err != nil || ok {
-			return cmd, err
-		}
-		if err := r.fill(); err != nil {
-			return Command{}, err
-		}
-	}
+	return r.parse()
 }
 
 // Buffered reports whether bytes of another command have arrived already.
@@ -101,7 +133,6 @@ func (r *CommandReader) Buffered() bool { return r.end > r.start }
 func (r *CommandReader) parse() (Command, bool, error) {
 	for r.left == 0 {
 		if r.start == r.end {
-			r.start, r.end = 0, 0
 			return Command{}, false, nil
 		}
 		if r.buf[r.start] != '*' {
@@ -194,38 +225,18 @@ func (r *CommandReader) take() []byte {
 	return raw
 }
 
-// Rest returns the next bytes of a partial command, waiting for them, and io.EOF
-// when all have been returned. What it returns is valid until the next call.
-func (r *CommandReader) Rest() ([]byte, error) {
+// Rest returns the bytes of a partial command that are at hand, maybe none, and
+// whether they are its last. What it returns is valid until Room is called. The
+// error is a ProtocolError.
+func (r *CommandReader) Rest() (b []byte, done bool, err error) {
 	if !r.rest {
-		return nil, io.EOF
+		return nil, true, nil
 	}
-	for {
-		if err := r.scanArgs(); err != nil {
-			return nil, err
-		}
-		if r.left == 0 {
-			r.rest = false
-			return r.take(), nil
-		}
-		if r.scan > 0 {
-			return r.take(), nil
-		}
-		if err := r.fill(); err != nil {
-			if err == io.EOF {
-				err = io.ErrUnexpectedEOF
-			}
-			return nil, err
-		}
+	if err := r.scanArgs(); err != nil {
+		return nil, false, err
 	}
-}
-
-// Unread returns what has arrived and was not handed out, for a connection whose
-// bytes are from here on copied without being read as commands.
-func (r *CommandReader) Unread() []byte {
-	b := r.buf[r.start:r.end]
-	r.start, r.end = 0, 0
-	return b
+	r.rest = r.left > 0
+	return r.take(), !r.rest, nil
 }
 
 // line returns the line that starts at offset from, without CRLF; false when it
@@ -270,37 +281,6 @@ func (r *CommandReader) parseInline() (Command, bool, error) {
 	}
 	r.args = args
 	return Command{Args: args, Count: len(args), Raw: AppendCommand(nil, args)}, true, nil
-}
-
-// fill reads once from the connection, after making room.
-func (r *CommandReader) fill() error {
-	if err := r.waiting(); err != nil {
-		return err
-	}
-	switch held := r.end - r.start; {
-	case held == 0 && cap(r.buf) != idleBufferBytes && r.left == 0:
-		r.buf = make([]byte, idleBufferBytes)
-		r.start, r.end = 0, 0
-	case len(r.buf)-r.end < readBytes && held > 0 || len(r.buf) == r.end:
-		if room := held + readBytes; room > len(r.buf) {
-			// Doubling keeps the copying linear.
-			grown := make([]byte, max(room, 2*len(r.buf)))
-			copy(grown, r.buf[r.start:r.end])
-			r.buf = grown
-		} else {
-			copy(r.buf, r.buf[r.start:r.end])
-		}
-		r.start, r.end = 0, held
-	}
-	n, err := r.rd.Read(r.buf[r.end:])
-	r.end += n
-	if n > 0 {
-		return nil
-	}
-	if err == nil {
-		err = io.ErrNoProgress
-	}
-	return err
 }
 
 // AppendCommand appends a command as an array of bulk strings.

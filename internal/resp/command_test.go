@@ -14,33 +14,48 @@ import (
 
 var testLimits = Limits{BulkBytes: 512 << 20, InlineBytes: 64 << 10, WholeBytes: 256}
 
-func noWait() error { return nil }
-
 // readAll reads all commands of a stream, with partial ones put together, and
 // the error that ended it.
 func readAll(rd io.Reader, limits Limits) (commands []string, err error) {
-	r := NewCommandReader(rd, limits, noWait)
+	r := NewCommandReader(limits)
+	var partial *Command
+	var raw []byte
 	for {
-		cmd, err := r.Next()
-		if err != nil {
-			return commands, err
-		}
-		raw := slices.Clone(cmd.Raw)
-		if !cmd.Partial {
-			commands = append(commands, fmt.Sprintf("%q", cmd.Args))
-			continue
-		}
+		n, err := rd.Read(r.Room())
+		r.Filled(n)
 		for {
-			b, err := r.Rest()
-			if err == io.EOF {
-				break
+			if partial != nil {
+				b, done, err := r.Rest()
+				raw = append(raw, b...)
+				if err != nil {
+					return commands, err
+				}
+				if !done {
+					break
+				}
+				commands = append(commands, fmt.Sprintf("raw %d %q", partial.Count, raw))
+				partial = nil
 			}
+			cmd, ok, err := r.Next()
 			if err != nil {
 				return commands, err
 			}
-			raw = append(raw, b...)
+			if !ok {
+				break
+			}
+			if cmd.Partial {
+				partial, raw = &cmd, slices.Clone(cmd.Raw)
+			} else {
+				commands = append(commands, fmt.Sprintf("%q", cmd.Args))
+			}
 		}
-		commands = append(commands, fmt.Sprintf("raw %d %q", cmd.Count, raw))
+		r.Idle()
+		if err == io.EOF && partial != nil {
+			return commands, io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return commands, err
+		}
 	}
 }
 
@@ -94,17 +109,6 @@ func TestCommandReader(t *testing.T) {
 	}
 }
 
-// countingReader counts what the reader asks of it.
-type countingReader struct {
-	io.Reader
-	reads int
-}
-
-func (c *countingReader) Read(p []byte) (int, error) {
-	c.reads++
-	return c.Reader.Read(p)
-}
-
 func TestPartialCommandIsHandedOutInBoundedPieces(t *testing.T) {
 	const arguments = 100_000
 	var stream bytes.Buffer
@@ -112,57 +116,66 @@ func TestPartialCommandIsHandedOutInBoundedPieces(t *testing.T) {
 	for range arguments {
 		stream.WriteString("$10\r\n0123456789\r\n")
 	}
+	want := stream.Len()
 	limits := Limits{BulkBytes: 1 << 20, InlineBytes: 64 << 10, WholeBytes: 4 << 10}
-	r := NewCommandReader(&stream, limits, noWait)
-	cmd, err := r.Next()
-	if err != nil || !cmd.Partial || string(cmd.Args[0]) != "MSET" || cmd.Count != arguments+1 {
-		t.Fatalf("Next() = %+v, %v", cmd, err)
+	r := NewCommandReader(limits)
+	fill := func() {
+		n, err := stream.Read(r.Room())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Filled(n)
+		if len(r.buf) > limits.WholeBytes+2*readBytes {
+			t.Fatalf("the buffer has grown to %d bytes", len(r.buf))
+		}
+	}
+	fill()
+	cmd, ok, err := r.Next()
+	if err != nil || !ok || !cmd.Partial || string(cmd.Args[0]) != "MSET" || cmd.Count != arguments+1 {
+		t.Fatalf("Next() = %+v, %t, %v", cmd, ok, err)
 	}
 	size := len(cmd.Raw)
 	for {
-		b, err := r.Rest()
-		if err == io.EOF {
-			break
-		}
+		b, done, err := r.Rest()
 		if err != nil {
 			t.Fatal(err)
 		}
 		size += len(b)
-		if cap(r.buf) > limits.WholeBytes+2*readBytes {
-			t.Fatalf("the buffer has grown to %d bytes", cap(r.buf))
+		if done {
+			break
 		}
+		fill()
 	}
-	if want := len("*100001\r\n$4\r\nMSET\r\n") + arguments*len("$10\r\n0123456789\r\n"); size != want {
+	if size != want {
 		t.Errorf("got %d bytes, want %d", size, want)
 	}
 }
 
 // The work for a command that arrives in small pieces must stay linear: no byte
-// is looked at again and again.
-func TestCopyingStaysLinear(t *testing.T) {
+// is parsed or copied again and again.
+func TestReadingStaysLinear(t *testing.T) {
 	stream := "*2\r\n$4\r\nECHO\r\n$200000\r\n" + strings.Repeat("x", 200_000) + "\r\n"
-	r := NewCommandReader(iotest.OneByteReader(strings.NewReader(stream)), Limits{
-		BulkBytes: 1 << 20, InlineBytes: 64 << 10, WholeBytes: 1 << 20}, noWait)
-	grown, last := 0, 0
-	for {
-		cmd, ok, err := r.parse()
+	r := NewCommandReader(Limits{BulkBytes: 1 << 20, InlineBytes: 64 << 10, WholeBytes: 1 << 20})
+	grown, size := 0, 0
+	for i := range len(stream) {
+		r.Room()[0] = stream[i]
+		if len(r.buf) != size {
+			grown, size = grown+1, len(r.buf)
+		}
+		r.Filled(1)
+		scanned := r.scan
+		cmd, ok, err := r.Next()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ok {
-			if len(cmd.Args[1]) != 200_000 {
-				t.Fatalf("got %d bytes", len(cmd.Args[1]))
-			}
-			break
+		if ok != (i == len(stream)-1) {
+			t.Fatalf("a command after %d of %d bytes", i+1, len(stream))
 		}
-		if len(r.offsets) > 0 && r.scan < len("*2\r\n$4\r\nECHO\r\n") {
-			t.Fatal("the first argument is parsed again")
+		if ok && len(cmd.Args[1]) != 200_000 {
+			t.Errorf("got %d bytes", len(cmd.Args[1]))
 		}
-		if err := r.fill(); err != nil {
-			t.Fatal(err)
-		}
-		if cap(r.buf) != last {
-			grown, last = grown+1, cap(r.buf)
+		if !ok && r.scan < scanned {
+			t.Fatalf("after %d bytes, parsing starts over", i+1)
 		}
 	}
 	if grown > 10 {
@@ -170,22 +183,21 @@ func TestCopyingStaysLinear(t *testing.T) {
 	}
 }
 
-func TestWaitingIsCalledBeforeReadsOnly(t *testing.T) {
-	stream := &countingReader{Reader: strings.NewReader("PING\r\nPING\r\nPING\r\n")}
-	waits := 0
-	r := NewCommandReader(stream, testLimits, func() error { waits++; return nil })
-	for range 3 {
-		if _, err := r.Next(); err != nil {
-			t.Fatal(err)
-		}
+func TestIdleReaderHoldsNothing(t *testing.T) {
+	r := NewCommandReader(testLimits)
+	r.Filled(copy(r.Room(), "PING\r\nPI"))
+	if _, ok, err := r.Next(); !ok || err != nil {
+		t.Fatal(ok, err)
 	}
-	if waits != 1 || stream.reads != 1 {
-		t.Errorf("a pipeline of three took %d waits and %d reads, want 1 and 1", waits, stream.reads)
+	if r.Idle(); r.buf == nil {
+		t.Fatal("the beginning of a command is lost")
 	}
-	stop := errors.New("stop")
-	r = NewCommandReader(stream, testLimits, func() error { return stop })
-	if _, err := r.Next(); err != stop {
-		t.Errorf("Next() = %v, want the error of waiting", err)
+	r.Filled(copy(r.Room(), "NG\r\n"))
+	if cmd, ok, err := r.Next(); !ok || err != nil || string(cmd.Args[0]) != "PING" {
+		t.Fatal(cmd, ok, err)
+	}
+	if r.Idle(); r.buf != nil {
+		t.Error("a reader with nothing to read holds a buffer")
 	}
 }
 

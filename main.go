@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -58,6 +59,9 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return nil
 	case flags.Health:
 		return admin.CheckHealth(cfg.Admin.Listen)
+	}
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(cfg.Limits.ProcessorsMax)
 	}
 	log, err := newLogger(cfg.Log, stderr)
 	if err != nil {

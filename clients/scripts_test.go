@@ -25,13 +25,13 @@ func TestScripts(t *testing.T) {
 		argv    []string
 		workers int
 	}{
-		{"phpredis connect", []string{phpredis, "php/phpredis.php", "connect"}, 20},
+		{"phpredis connect", []string{phpredis, "php/phpredis.php", "connect"}, 10},
 		{"phpredis pconnect", []string{phpredis, "php/phpredis.php", "pconnect"}, 20},
-		{"Predis", []string{predis, "php/predis.php"}, 20},
+		{"Predis", []string{predis, "php/predis.php"}, 10},
 		{"redis-py", []string{python, "python/redispy.py"}, 4},
-		{"ioredis RESP2", []string{node, "node/ioredis.js", "2"}, 2},
+		{"ioredis RESP2", []string{node, "node/ioredis.js", "2"}, 1},
 		{"ioredis RESP3", []string{node, "node/ioredis.js", "3"}, 2},
-		{"node-redis RESP2", []string{node, "node/noderedis.js", "2"}, 2},
+		{"node-redis RESP2", []string{node, "node/noderedis.js", "2"}, 1},
 		{"node-redis RESP3", []string{node, "node/noderedis.js", "3"}, 2},
 	} {
 		t.Run(script.name, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestScripts(t *testing.T) {
 			}
 
 			p := start(t)
-			stock := script.workers / 2
+			stock := (script.workers + 1) / 2
 			p.create("shared", stock)
 			sold := make([]string, script.workers) // what each was told of the shared sale
 			err = together(script.workers, func(worker int) error {

@@ -15,16 +15,17 @@ import (
 // Config is a complete, checked configuration. Durations in it come from keys
 // in milliseconds.
 type Config struct {
-	Listen   []Address // where clients connect, at least one
-	Upstream Upstream
-	Control  Control
-	Admin    Admin
-	Limits   Limits
-	Client   Client
-	Seckill  Seckill
-	Lock     Lock
-	Log      Log
-	Shutdown Shutdown
+	Processors int       // that goroutines run on at a time
+	Listen     []Address // where clients connect, at least one
+	Upstream   Upstream
+	Control    Control
+	Admin      Admin
+	Limits     Limits
+	Client     Client
+	Seckill    Seckill
+	Lock       Lock
+	Log        Log
+	Shutdown   Shutdown
 }
 
 // Control is how the sidecar keeps in touch with Redis (upstream.*).
@@ -44,6 +45,7 @@ type Admin struct {
 
 // Limits bound what clients can make the sidecar hold.
 type Limits struct {
+	ProcessorsMax   int // that goroutines run on at a time
 	ClientsMax      int // connections at a time
 	CommandBytesMax int // one bulk string of a command
 	InlineBytesMax  int // one inline command

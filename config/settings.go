@@ -47,6 +47,9 @@ var settings = []setting{
 		why:   "Where metrics and health are served over HTTP, host:port; empty for nowhere.",
 		value: func(c *Config) value { return adminAddress(&c.Admin.Listen) }},
 
+	{key: "limits.processors_max", initial: 1,
+		why:   "How many processors the sidecar's own work may use at a time; with one it costs least for each command (GOMAXPROCS in the environment beats this).",
+		value: func(c *Config) value { return integer(&c.Limits.ProcessorsMax, 1, 1024) }},
 	{key: "limits.clients_max", initial: 10_000,
 		why:   "Client connections at a time; one more is refused.",
 		value: func(c *Config) value { return integer(&c.Limits.ClientsMax, 1, 1_000_000) }},

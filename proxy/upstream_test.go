@@ -118,7 +118,7 @@ func TestUpstreamKilledWithCommandsOutstanding(t *testing.T) {
 func TestConnectionsOfTheSidecarAreKilled(t *testing.T) {
 	p := startPair(t)
 	direct := p.direct(t)
-	const clients, rounds = 20, 100
+	const clients, rounds = 20, 40
 	var working sync.WaitGroup
 	faults := make(chan string, clients)
 	for n := range clients {

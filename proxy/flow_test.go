@@ -14,8 +14,9 @@ import (
 	"seckill-proxy/internal/redistest"
 )
 
-// longVariable asks for the tests that move gigabytes.
-const longVariable = "SECKILL_TEST_LONG"
+// longVariable asks for the tests that move gigabytes. Names that begin with
+// SECKILL_ are the configuration's.
+const longVariable = "TEST_LONG"
 
 // fill makes a value of so many bytes without sending them.
 func fill(t testing.TB, c *rawclient.Conn, key string, size int) {

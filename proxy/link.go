@@ -235,7 +235,7 @@ func (l *link) follow() {
 func (l *link) bring(s *session, b []byte) error {
 	b, err := l.digest(s, b)
 	if err != nil {
-		s.log.Error("closing a connection to Redis", zap.Error(err))
+		s.log().Error("closing a connection to Redis", zap.Error(err))
 		return err
 	}
 	l.torn = l.scanner.Within() && !l.holding && !l.silent

@@ -37,6 +37,7 @@ type effect struct {
 	names    []string          // effectCommandInfo, effectCommandDocs
 	name     string            // effectSetName
 	hold     hold              // effectHold, effectRelease
+	doubt    hold              // what Redis may have done in part when it refuses
 	mute     replyMode         // effectReplyMode
 }
 
@@ -321,7 +322,10 @@ func releases(h hold) func(*resp.Command) effect {
 // clientEffect reads CLIENT subcommands. Those that ask who the connection is, or
 // make it special, bind the session to its own from then on.
 func clientEffect(cmd *resp.Command) effect {
-	if cmd.Partial || len(cmd.Args) < 2 {
+	if cmd.Partial {
+		return unread()
+	}
+	if len(cmd.Args) < 2 {
 		return effect{}
 	}
 	switch strings.ToUpper(string(cmd.Args[1])) {
@@ -363,11 +367,17 @@ func replyEffect(cmd *resp.Command) effect {
 // replyProbe is what Redis is sent instead of CLIENT REPLY OFF and SKIP.
 var replyProbe = []byte("*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$2\r\nON\r\n")
 
+// unread is the effect of a partial command that may make its connection another
+// user's, or special: nobody else must ever get it.
+func unread() effect {
+	return effect{kind: effectHold, hold: holdConnection, doubt: holdConnection}
+}
+
 // authEffect reads AUTH password and AUTH user password.
 func authEffect(cmd *resp.Command) effect {
 	switch {
 	case cmd.Partial:
-		return effect{}
+		return unread()
 	case len(cmd.Args) == 2:
 		return effect{kind: effectAuth, identity: identity("", cmd.Args[1])}
 	case len(cmd.Args) == 3:
@@ -382,7 +392,10 @@ func identity(user string, password []byte) upstream.Identity {
 
 // helloEffect reads HELLO [protocol [AUTH user password] [SETNAME name]].
 func helloEffect(cmd *resp.Command) effect {
-	if cmd.Partial || len(cmd.Args) < 2 {
+	if cmd.Partial {
+		return unread()
+	}
+	if len(cmd.Args) < 2 {
 		return effect{}
 	}
 	protocol, err := strconv.Atoi(string(cmd.Args[1]))
@@ -390,6 +403,9 @@ func helloEffect(cmd *resp.Command) effect {
 		return effect{}
 	}
 	e := effect{kind: effectHello, protocol: protocol}
+	if len(cmd.Args) > 2 {
+		e.doubt = holdConnection // Redis takes one option after the other, until it finds one that is wrong
+	}
 	for i := 2; i < len(cmd.Args); i++ {
 		if argumentIs(cmd, i, "AUTH") && i+2 < len(cmd.Args) {
 			e.identity = identity(string(cmd.Args[i+1]), cmd.Args[i+2])

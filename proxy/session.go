@@ -19,7 +19,7 @@ import (
 	"seckill-proxy/upstream"
 )
 
-// session is one client connection. Its goroutine, run, reads commands and takes
+// session is one client connection. Its goroutine, serve, reads commands and takes
 // the one decision about each: ours, or Redis's, and then by which lane.
 //
 // What a client sent before is answered before anything takes another way, so
@@ -27,11 +27,10 @@ import (
 type session struct {
 	server *Server
 	client net.Conn
-	log    *zap.Logger
 	reader *resp.CommandReader
 	out    *outbox
 
-	// Of run alone.
+	// Of serve alone.
 	run      gathered // commands for a shared lane, not yet submitted
 	alone    alone    // commands for link, not yet sent
 	rest     *rest    // the partial command under way, nil when there is none
@@ -41,7 +40,7 @@ type session struct {
 	batch    []future // custom commands that run concurrently, in order
 
 	writeMu sync.Mutex           // held while a reply is given to the client in pieces
-	link    atomic.Pointer[link] // the connection that the session has to itself; run attaches it
+	link    atomic.Pointer[link] // the connection that the session has to itself; serve attaches it
 
 	mu          sync.Mutex // guards what follows, and the counters of link
 	changed     sync.Cond  // outstanding, or the counters of link
@@ -68,7 +67,6 @@ func newSession(server *Server, client net.Conn) *session {
 	s := &session{
 		server: server,
 		client: client,
-		log:    server.log.With(zap.String("client", client.RemoteAddr().String())),
 		out:    newOutbox(client, &server.output),
 		state:  state{Profile: server.target.Profile()},
 	}
@@ -81,10 +79,18 @@ func newSession(server *Server, client net.Conn) *session {
 func (s *session) serve() {
 	defer s.close()
 	err := s.beforeRead()
-	if err == nil {
+	for err == nil {
 		err = pump.Run(s.client, s.server.hangups, (*clientReader)(s))
+		if errors.Is(err, os.ErrDeadlineExceeded) && s.busy() {
+			err = s.beforeRead()
+		}
 	}
 	s.finish(err)
+}
+
+// log returns the server's log with the client's address.
+func (s *session) log() *zap.Logger {
+	return s.server.log.With(zap.Stringer("client", s.client.RemoteAddr()))
 }
 
 // clientReader is a session as the pump.Reader of its client's commands.
@@ -215,7 +221,7 @@ func (s *session) close() {
 	s.client.Close()
 	if reason := s.out.wait(); reason != nil {
 		s.server.metrics.SlowClients.Inc()
-		s.log.Warn("closed a client", zap.Error(reason))
+		s.log().Warn("closed a client", zap.Error(reason))
 	}
 }
 
@@ -241,11 +247,7 @@ func (s *session) beforeRead() error {
 		return err
 	}
 	if idle := s.server.limits.IdleTimeout; idle > 0 {
-		deadline := time.Time{}
-		if !s.busy() {
-			deadline = time.Now().Add(idle)
-		}
-		if err := s.client.SetReadDeadline(deadline); err != nil {
+		if err := s.client.SetReadDeadline(time.Now().Add(idle)); err != nil {
 			return err
 		}
 	}
@@ -330,7 +332,7 @@ func (s *session) forward(cmd *resp.Command) error {
 	case effectHTTP:
 		// Redis runs what came before and answers nothing.
 		s.out.close()
-		s.log.Warn("closed a client that speaks HTTP")
+		s.log().Warn("closed a client that speaks HTTP")
 		_ = s.flush()
 		return errEnded
 	}

@@ -158,11 +158,20 @@ func (s *state) answered(e effect, r *reply, target *upstream.Target) effect {
 	}
 	if e.kind == effectExec {
 		s.ended(r, target)
-	} else if r.kind != '-' {
-		s.apply(e, target)
+	} else {
+		s.settle(e, r.kind, target)
 	}
 	e.replies = 0
 	return e
+}
+
+// settle applies an effect as the first byte of the reply says.
+func (s *state) settle(e effect, reply byte, target *upstream.Target) {
+	if reply == '-' {
+		s.held |= e.doubt
+		return
+	}
+	s.apply(e, target)
 }
 
 func (s *state) apply(e effect, target *upstream.Target) {
@@ -225,8 +234,8 @@ func (s *state) ended(r *reply, target *upstream.Target) {
 	s.multi, s.tx = false, nil
 	s.held &^= holdWatch
 	for _, q := range tx {
-		if q.position < len(r.elements) && r.elements[q.position] != '-' {
-			s.apply(q.effect, target)
+		if q.position < len(r.elements) {
+			s.settle(q.effect, r.elements[q.position], target)
 		}
 	}
 }

@@ -33,12 +33,23 @@ type Conn struct {
 // Dial connects to a TCP address. The connection is closed when the test ends.
 func Dial(t testing.TB, addr string) *Conn {
 	t.Helper()
-	conn, err := net.DialTimeout("tcp", addr, Patience)
+	c, err := Connect(addr)
 	if err != nil {
 		t.Fatalf("connecting to %s: %v", addr, err)
 	}
-	t.Cleanup(func() { conn.Close() })
-	return &Conn{TCPConn: conn.(*net.TCPConn), Reader: bufio.NewReaderSize(conn, 64<<10), t: t}
+	t.Cleanup(func() { c.Close() })
+	c.t = t
+	return c
+}
+
+// Connect connects outside of the test's goroutine. The caller closes the
+// connection, and uses only those methods that return an error.
+func Connect(addr string) (*Conn, error) {
+	conn, err := net.DialTimeout("tcp", addr, Patience)
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{TCPConn: conn.(*net.TCPConn), Reader: bufio.NewReaderSize(conn, 4<<10)}, nil
 }
 
 // Encode returns a command as an array of bulk strings.

@@ -42,6 +42,11 @@ fuzz: ## run each fuzz test for FUZZTIME
 	  done; \
 	done
 
+.PHONY: bench
+bench: ## compare with Redis alone, twemproxy and HAProxy; BENCH=-update writes the results into bench/README.md
+	@.ci/tools bench
+	go run ./bench $(BENCH)
+
 .PHONY: commands
 commands: ## write COMMANDS.md anew from the command table
 	go generate ./commands

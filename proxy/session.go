@@ -327,7 +327,16 @@ func (s *session) forward(cmd *resp.Command) error {
 	switch e.kind {
 	case effectQuit:
 		s.settle()
-		s.answer(commands.Status("OK"))
+		if s.link.Load() == nil {
+			s.answer(commands.Status("OK"))
+			return errEnded
+		}
+		// What the session has there, such as subscriptions, has to be gone when
+		// the client is told so.
+		if err := s.sendAlone(cmd, effect{}); err != nil {
+			return err
+		}
+		s.settle()
 		return errEnded
 	case effectHTTP:
 		// Redis runs what came before and answers nothing.

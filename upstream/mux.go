@@ -190,20 +190,21 @@ var errUnasked = fmt.Errorf("%w: nobody asked for it", resp.ErrMalformedReply)
 
 // digest hands out the replies in b, which continues the stream.
 func (m *Mux) digest(scanner *resp.ReplyScanner, b []byte) error {
+	m.mu.Lock()
+	due := m.pending.replies // what is sent from here on isn't answered in b
+	m.mu.Unlock()
 	for len(b) > 0 {
-		if !scanner.Within() && b[0] == '>' {
+		if due == 0 || !scanner.Within() && b[0] == '>' {
 			return errUnasked // a shared connection subscribes to nothing
 		}
 		m.mu.Lock()
 		sink, n := m.pending.first()
 		m.mu.Unlock()
-		if n == 0 {
-			return errUnasked
-		}
-		used, ended, err := scanner.Skip(b, n)
+		used, ended, err := scanner.Skip(b, min(n, due))
 		if err != nil {
 			return err
 		}
+		due -= ended
 		m.mu.Lock()
 		if m.pending.take(ended) {
 			m.taken--
@@ -248,6 +249,7 @@ func (m *Mux) Close() {
 
 // ring is a queue of sinks, each with the number of replies it waits for.
 type ring struct {
+	replies int     // that all entries together wait for
 	entries []entry // its length is a power of two
 	head    int     // of the oldest
 	tail    int     // after the newest; head and tail only grow
@@ -272,6 +274,7 @@ func (r *ring) push(sink Sink, replies int) {
 	}
 	*r.at(r.tail) = entry{sink, replies}
 	r.tail++
+	r.replies += replies
 }
 
 // first returns the oldest entry; without one, 0 replies.
@@ -287,6 +290,7 @@ func (r *ring) first() (Sink, int) {
 // which it reports.
 func (r *ring) take(n int) bool {
 	e := r.at(r.head)
+	r.replies -= n
 	e.replies -= n
 	if e.replies > 0 {
 		return false

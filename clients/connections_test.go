@@ -35,7 +35,7 @@ func TestIdleClients(t *testing.T) {
 	for i := range workers {
 		workers[i] = client(t, p.addr, 2+i%2, one)
 	}
-	var most int // connections to Redis while all work
+	var most int // connections to Redis; those that were needed for a moment stay open for longer than a round
 	for round := range 3 {
 		err := together(working, func(i int) error { return shop(t.Context(), workers[i], i, round) })
 		if err != nil {

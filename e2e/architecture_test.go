@@ -17,13 +17,14 @@ const module = "seckill-proxy"
 // Paths are relative to the module; "" is the program.
 var arrows = map[string][]string{
 	"": {
-		"admin", "commands", "commands/lock", "commands/seckill", "config", "metrics", "proxy", "upstream",
+		"admin", "commands", "commands/lock", "commands/seckill", "config", "internal/hangup", "metrics", "proxy", "upstream",
 	},
-	"proxy":            {"commands", "internal/hangup", "internal/resp", "metrics", "upstream"},
+	"proxy":            {"commands", "internal/hangup", "internal/pump", "internal/resp", "metrics", "upstream"},
 	"commands":         {"commands/lock", "commands/seckill", "internal/script"},
 	"commands/seckill": {"internal/script", "sharding"},
 	"commands/lock":    {"internal/script", "sharding"},
-	"upstream":         {"internal/resp"},
+	"upstream":         {"internal/hangup", "internal/pump", "internal/resp"},
+	"internal/pump":    {"internal/hangup"},
 
 	"admin":              {},
 	"config":             {},
@@ -35,6 +36,8 @@ var arrows = map[string][]string{
 	"internal/redistest": {},
 	"internal/rawclient": {},
 	"e2e":                {},
+	"clients":            {},
+	"bench":              {},
 }
 
 // TestImports holds the direction of imports. Tests may import more than the

@@ -18,7 +18,7 @@ import (
 // told that an outcome is unknown, or be disconnected; it is never told what was
 // meant for another.
 func TestRepliesNeverCross(t *testing.T) {
-	const clients, rounds = 1500, 5
+	const clients, rounds = crossingClients, 5
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	server := redistest.Start(t, redistest.Options{})

@@ -252,9 +252,15 @@ func (s *session) sendAlone(cmd *resp.Command, e effect) error {
 		s.alone.add(l, cmd.Raw)
 	}
 	if e.kind == effectReset {
-		for _, command := range s.server.target.AfterReset() {
+		_, setup := s.server.target.AfterReset()
+		for _, command := range setup {
 			l.setup(s, command)
 		}
+	}
+	if e.kind == effectKill {
+		// The connection may be in any database: nothing else may go by it.
+		s.attached(l)
+		s.settle()
 	}
 	if len(s.alone.commands) > keptBytes {
 		s.alone.flush()
@@ -292,6 +298,10 @@ func (s *session) attach(e effect) (*link, error) {
 		s.mu.Lock()
 		s.attaching = true
 		l := s.link.Load()
+		for l != nil && l.ending {
+			s.changed.Wait() // first its client is told what is lost
+			l = s.link.Load()
+		}
 		if l != nil {
 			l.announce(s, e)
 			s.mu.Unlock()
@@ -306,6 +316,7 @@ func (s *session) attach(e effect) (*link, error) {
 	}
 	s.mu.Lock()
 	s.attaching = false
+	s.server.pool.endTurn(s)
 	s.mu.Unlock()
 	s.server.metrics.DialFailures.Inc()
 	return nil, err

@@ -43,6 +43,8 @@ type link struct {
 	blocked  int       // of those, how many may block
 	spoilt   bool      // a command of the sidecar's own was refused
 	leaving  bool      // Redis was told that no more commands will come
+	ending   bool      // the connection is gone, and the client is being told
+	quiet    int64     // replies to the sidecar's own commands among received, not answered
 	detour   bool      // the session doesn't care which database it is in
 
 	// Of follow alone: the reply under way.
@@ -120,6 +122,7 @@ func (l *link) detach(s *session) {
 	defer l.mu.Unlock()
 	l.session = nil
 	s.link.CompareAndSwap(l, nil)
+	l.pool.endTurn(s)
 }
 
 // setup sends a command of the sidecar's own.
@@ -255,7 +258,10 @@ func (l *link) bring(s *session, b []byte) error {
 // back when the session doesn't need it any more.
 func (l *link) settle(s *session) {
 	s.mu.Lock()
-	l.answered = l.received
+	l.answered, l.quiet = l.received, 0
+	if l.answered == l.sent && !s.attaching {
+		l.pool.endTurn(s)
+	}
 	free := l.releaseIfFree(s)
 	s.changed.Broadcast()
 	s.mu.Unlock()
@@ -284,7 +290,8 @@ func (l *link) releaseIfFree(s *session) bool {
 func (l *link) end(s *session, faulty bool) {
 	l.conn.Close()
 	s.mu.Lock()
-	lost := l.sent - l.answered
+	l.ending = true
+	lost := l.sent - l.answered - l.quiet
 	if l.leaving || s.state.opaque {
 		lost = 0 // the client has hung up, and Redis has closed; or what is owed can't be told
 	}
@@ -363,7 +370,8 @@ func (l *link) asked(state *state, kind byte) bool {
 	}
 	w := l.next()
 	subscribes := w != nil && (w.kind == effectSubscribe || w.kind == effectUnsubscribe)
-	return state.Protocol == 3 && (subscribes || state.waitsForMessages() || state.held&holdTracking != 0)
+	// One that knows its id may be where another's invalidations are redirected to.
+	return state.Protocol == 3 && (subscribes || state.waitsForMessages() || state.held&(holdTracking|holdConnection) != 0)
 }
 
 // begin decides, on the first byte of a reply, what has to be kept of it.
@@ -410,6 +418,7 @@ func (l *link) ended(s *session, out []byte) []byte {
 	switch kind {
 	case effectSetup:
 		l.spoilt = l.spoilt || l.reply.kind == '-'
+		l.quiet++
 		silent = true
 	case effectNone:
 		if s.state.multi {

@@ -24,6 +24,7 @@ type pool struct {
 	idleMax time.Duration
 	log     *zap.Logger
 	follows sync.WaitGroup // goroutines of links
+	brief   chan struct{}  // has an element for each session that has a turn
 
 	mu     sync.Mutex
 	free   []*link       // the one used last is last
@@ -37,20 +38,19 @@ type pool struct {
 var errNoLink = errors.New("no upstream connection is free (limits.pinned_max)")
 
 func newPool(target *upstream.Target, max int, wait, idleMax time.Duration, log *zap.Logger) *pool {
-	p := &pool{target: target, max: max, wait: wait, idleMax: idleMax, log: log, freed: make(chan struct{})}
+	p := &pool{target: target, max: max, wait: wait, idleMax: idleMax, log: log, freed: make(chan struct{}),
+		brief: make(chan struct{}, briefMax)}
 	p.mu.Lock()
 	defer p.mu.Unlock() // closeIdle, which needs trim, waits for it
 	p.trim = time.AfterFunc(idleMax, p.closeIdle)
 	return p
 }
 
-// Clients that connect all at once each need a connection to themselves for a
-// moment: for HELLO, AUTH, SELECT, a short transaction. So when a few are open,
-// what is soon over waits for one of them to be free before another is opened.
-const (
-	fewLinks = 8
-	patience = 10 * time.Millisecond
-)
+// briefMax is how many sessions at a time have a connection to themselves for what
+// is soon over: HELLO, AUTH, SELECT, a transaction. Clients that connect all at
+// once each need one for a moment, and take turns, so that they don't open one
+// each.
+const briefMax = 8
 
 // get attaches a connection to a session and makes it what the session's state
 // says. The error wraps upstream.ErrDown or is errNoLink; nothing of the
@@ -58,16 +58,11 @@ const (
 func (p *pool) get(ctx context.Context, s *session, e effect) error {
 	deadline := time.NewTimer(p.wait)
 	defer deadline.Stop()
-	most := p.max
-	var impatient <-chan time.Time
-	if !e.kind.lasts() {
-		most = min(fewLinks, p.max)
-		timer := time.NewTimer(patience)
-		defer timer.Stop()
-		impatient = timer.C
+	if !e.kind.lasts() && !s.brief {
+		p.takeTurn(ctx, s)
 	}
 	for {
-		l, wait, err := p.take(s.state.Profile, s.state.name, most)
+		l, wait, err := p.take(s.state.Profile, s.state.name)
 		if err != nil {
 			return err
 		}
@@ -86,8 +81,6 @@ func (p *pool) get(ctx context.Context, s *session, e effect) error {
 		}
 		select {
 		case <-wait:
-		case <-impatient:
-			most = p.max
 		case <-deadline.C:
 			return fmt.Errorf("%w after %v", errNoLink, p.wait)
 		case <-ctx.Done():
@@ -96,9 +89,34 @@ func (p *pool) get(ctx context.Context, s *session, e effect) error {
 	}
 }
 
-// take returns a free link, the one that needs the least changing, or else, when
-// most are open, a channel to wait for. Neither means that the caller may dial.
-func (p *pool) take(want upstream.Profile, name string, most int) (*link, <-chan struct{}, error) {
+// takeTurn waits for a place among those who need a connection for a moment. The
+// session has it until its commands are answered. When none becomes free, because
+// what looked brief isn't, it goes on without one.
+func (p *pool) takeTurn(ctx context.Context, s *session) {
+	timer := time.NewTimer(p.wait / 2)
+	defer timer.Stop()
+	select {
+	case p.brief <- struct{}{}:
+		s.mu.Lock()
+		s.brief = true
+		s.mu.Unlock()
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// endTurn gives the session's place to the next, if it has one. It is called with
+// session.mu held.
+func (p *pool) endTurn(s *session) {
+	if s.brief {
+		s.brief = false
+		<-p.brief
+	}
+}
+
+// take returns a free link, the one that needs the least changing, or else a
+// channel to wait for. Neither means that the caller may dial.
+func (p *pool) take(want upstream.Profile, name string) (*link, <-chan struct{}, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -115,7 +133,7 @@ func (p *pool) take(want upstream.Profile, name string, most int) (*link, <-chan
 		l := p.free[best]
 		p.free = slices.Delete(p.free, best, best+1)
 		return l, nil, nil
-	case p.open < most:
+	case p.open < p.max:
 		p.open++
 		return nil, nil, nil
 	}

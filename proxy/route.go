@@ -274,6 +274,7 @@ func scriptLane(cmd *resp.Command) lane {
 
 func scriptEffect(cmd *resp.Command) effect {
 	switch {
+	case cmd.Partial: // neither of them is long
 	case argumentIs(cmd, 1, "KILL"):
 		return effect{kind: effectKill}
 	case argumentIs(cmd, 1, "DEBUG"):

@@ -47,6 +47,7 @@ type session struct {
 	state       state
 	outstanding int         // replies to come by a shared lane
 	attaching   bool        // serve is about to use link
+	brief       bool        // it has one of the pool's places for what is soon over
 	gone        bool        // the client won't send more
 	lingering   *time.Timer // ends the session some time after that
 	sizes       replySizes
@@ -78,6 +79,7 @@ func newSession(server *Server, client net.Conn) *session {
 // serve serves the client until it is gone, or the server is.
 func (s *session) serve() {
 	defer s.close()
+	s.state.Profile = s.server.target.Admit(s.server.ctx)
 	err := s.beforeRead()
 	for err == nil {
 		err = pump.Run(s.client, s.server.hangups, (*clientReader)(s))
@@ -301,7 +303,7 @@ func (s *session) settle() {
 	}
 	for {
 		l := s.link.Load()
-		if l == nil || !l.leaving && (l.answered == l.sent || s.state.opaque) {
+		if l == nil || !l.leaving && !l.ending && (l.answered == l.sent || s.state.opaque) {
 			return
 		}
 		if s.gone && l.blocked > 0 && !l.leaving {

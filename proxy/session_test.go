@@ -333,7 +333,11 @@ func TestReplicationPasses(t *testing.T) {
 				if !strings.Contains(stream.String(), "REDIS0010") {
 					t.Fatalf("no snapshot in %s", rawclient.Abridged(stream.String()))
 				}
-				c.Close()
+				// An error of the sidecar's would be a command of the master's.
+				writer.Want(":1\r\n", "CLIENT", "KILL", "TYPE", "replica")
+				if rest := c.Rest(); strings.Contains(rest, "UNCERTAIN") {
+					t.Errorf("the stream ends with %s", rawclient.Abridged(rest))
+				}
 			})
 		}
 	}

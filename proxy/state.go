@@ -182,7 +182,8 @@ func (s *state) apply(e effect, target *upstream.Target) {
 		s.multi, s.tx = false, nil
 		s.held &^= holdWatch
 	case effectReset:
-		*s = state{Profile: target.Profile(), held: s.held & holdConnection}
+		profile, _ := target.AfterReset()
+		*s = state{Profile: profile, held: s.held & holdConnection}
 	case effectAuth:
 		s.becomes(e.identity, target)
 	case effectHello:

@@ -1,6 +1,10 @@
 package upstream
 
-import "strconv"
+import (
+	"context"
+	"strconv"
+	"time"
+)
 
 // Identity is who a session is to Redis. The zero value is who a connection is
 // before AUTH: the configured user, or Redis's default user.
@@ -8,6 +12,7 @@ type Identity struct {
 	User     string // "" with a Password: the default user, by AUTH password
 	Password string
 	Known    bool // the client authenticated itself
+	Stranger bool // it has yet to, and Redis demanded it when the session began
 }
 
 // Profile is what distinguishes a connection to Redis that clients can share
@@ -72,6 +77,43 @@ func (t *Target) Change(from, to Profile) [][][]byte {
 	return commands
 }
 
-// AfterReset returns the commands that make a connection on which the client
-// sent RESET what a fresh session has.
-func (t *Target) AfterReset() [][][]byte { return t.greeting(t.Profile()) }
+// strangersFor is how long it is believed whether Redis demands authentication of
+// new connections.
+const strangersFor = time.Second
+
+// Admit returns what a session starts with that begins now. Redis decides when a
+// connection is made whether it must authenticate, and a session that shares one
+// made long ago would escape a password that was set since; so Redis is asked, by
+// a connection made for that, at most once in strangersFor.
+func (t *Target) Admit(ctx context.Context) Profile {
+	if t.opts.Password != "" || t.opts.Dialer != nil {
+		return t.Profile()
+	}
+	t.asking.Lock()
+	defer t.asking.Unlock()
+	if time.Since(t.asked) > strangersFor {
+		if conn, err := t.Dial(ctx, t.Profile()); err == nil {
+			if barred, err := t.barred(ctx, conn); err == nil {
+				t.strangers.Store(barred)
+			}
+			conn.Close()
+		}
+		t.asked = time.Now()
+	}
+	return t.fresh()
+}
+
+// fresh is what a session starts with, or has after RESET, as far as is known
+// without asking.
+func (t *Target) fresh() Profile {
+	as := t.Profile()
+	as.Identity.Stranger = t.strangers.Load()
+	return as
+}
+
+// AfterReset returns what a session has after RESET, and the commands that give
+// its connection the same.
+func (t *Target) AfterReset() (Profile, [][][]byte) {
+	as := t.fresh()
+	return as, t.greeting(as)
+}

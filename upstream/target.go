@@ -13,6 +13,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -56,6 +57,10 @@ type Options struct {
 type Target struct {
 	opts Options
 
+	asking    sync.Mutex // held while Redis is asked whether strangers must authenticate
+	asked     time.Time
+	strangers atomic.Bool // they must
+
 	mu      sync.Mutex
 	failure error // of the last attempt, nil when it succeeded
 	backoff time.Duration
@@ -71,7 +76,8 @@ func (t *Target) Address() string { return t.opts.Address }
 // Hangups watches connections, nil where none are watched.
 func (t *Target) Hangups() *hangup.Watcher { return t.opts.Hangups }
 
-// Profile is what a session starts with.
+// Profile is what the sidecar itself starts with, and a session of a client that
+// need not authenticate.
 func (t *Target) Profile() Profile { return Profile{DB: t.opts.DB, Protocol: 2} }
 
 // Dial opens a connection for the data plane and makes it what the profile says.

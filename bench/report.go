@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// report writes the results in Markdown.
+func report(r results) string {
+	var b strings.Builder
+	reportBars(&b, r)
+	for _, w := range workloads {
+		if rounds, asked := r.rounds[w.key]; asked {
+			reportWorkload(&b, w, rounds)
+		}
+	}
+	if r.connections != nil {
+		reportConnections(&b, r.connections)
+	}
+	return b.String()
+}
+
+// reportBars has a row for each bar and sidecar that it was measured for.
+func reportBars(b *strings.Builder, r results) {
+	fmt.Fprint(b, "### Bars\n\n")
+	row(b, "what", "against", "bar", "contender", "measured", "reached")
+	rule(b, 6)
+	for _, bar := range bars {
+		for _, variant := range sidecarVariants {
+			if values := bar.values(r, variant.name); len(values) > 0 {
+				row(b, bar.cells(variant.name, spreadOf(values))...)
+			}
+		}
+	}
+}
+
+func (b bar) cells(sidecar string, measured spread) []string {
+	sign := "≥"
+	if b.atMost {
+		sign = "≤"
+	}
+	return []string{b.what, b.against, fmt.Sprintf("%s %g%s", sign, b.bound, b.unit), sidecar,
+		measured.format(b.decimals) + b.unit, b.verdict(measured.median)}
+}
+
+// reportWorkload has a row for each contender, in the order of their turns.
+func reportWorkload(b *strings.Builder, w workload, rounds map[string][]sample) {
+	fmt.Fprintf(b, "\n### %s (`%s`)\n\n", w.title, w.key)
+	row(b, "contender", "thousand/s", "of direct", "p50 ms", "p99 ms", "CPU µs/op: proxy", "Redis", "redis-benchmark")
+	rule(b, 8)
+	for _, name := range contenderNames() {
+		samples, there := rounds[name]
+		if !there {
+			continue
+		}
+		column := func(decimals int, measure func(sample) float64) string {
+			return spreadOf(each(samples, measure)).format(decimals)
+		}
+		proxy := nothing
+		if name != direct {
+			proxy = column(1, proxyCPU)
+		}
+		row(b, name,
+			column(1, func(s sample) float64 { return s.throughput / 1000 }),
+			spreadOf(within(samples, rounds[direct], throughput, ratio)).format(2),
+			column(3, p50),
+			column(3, func(s sample) float64 { return s.p99 }),
+			proxy,
+			column(1, redisCPU),
+			column(1, func(s sample) float64 { return s.loadCPU }))
+	}
+}
+
+// contenderNames lists all names that contenders can have, in the order of their
+// turns.
+func contenderNames() []string {
+	names := []string{direct}
+	for _, variant := range sidecarVariants {
+		names = append(names, variant.name)
+	}
+	return append(names, peerNames...)
+}
+
+func reportConnections(b *strings.Builder, c *connections) {
+	fmt.Fprintf(b, "\n### %d clients of one %s (`%s`)\n\n", c.clients, c.sidecar, connectionsKey)
+	row(b, "measured", "value")
+	rule(b, 2)
+	reportWork(b, c.ordinary)
+	row(b, "memory (RSS) without clients", mebibytes(c.before.rss))
+	row(b, "memory (RSS) with all clients idle", mebibytes(c.after.rss))
+	row(b, "per client", fmt.Sprintf("%.1f KiB", c.rssPerClient()/1024))
+	row(b, "of that in Go's heap", fmt.Sprintf("%.1f KiB", c.heapPerClient()/1024))
+	reportWork(b, c.rush)
+}
+
+func reportWork(b *strings.Builder, w work) {
+	when := fmt.Sprintf("%d at work at a time: ", w.together)
+	row(b, when+"connections to Redis", fmt.Sprint(w.upstream))
+	failed := fmt.Sprint(w.failed)
+	if w.failure != nil {
+		failed += fmt.Sprintf(", first `%v`", w.failure)
+	}
+	row(b, when+"clients that got an error", failed)
+}
+
+func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+
+// row writes a row of a table.
+func row(b *strings.Builder, cells ...string) {
+	fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | "))
+}
+
+// rule writes the line between the head of a table and its body.
+func rule(b *strings.Builder, columns int) {
+	fmt.Fprintln(b, strings.Repeat("|---", columns)+"|")
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+)
+
+// workload is a question about speed: what redis-benchmark sends, and in what
+// manner.
+type workload struct {
+	key      string // for -only
+	title    string
+	clients  int
+	pipeline int
+	share    float64 // of the operations that -n asks for
+	sale     bool    // only sidecars and the direct way take part
+
+	// prepare gets Redis ready for one measurement of a contender.
+	prepare func(f *field, c contender) (task, error)
+}
+
+// task is what one measurement sends, and how to see that it was done: replies
+// that say no are as fast as any.
+type task struct {
+	command []string
+	done    func(n int) error // after n operations; nil if an error reply would tell
+}
+
+// The keys of the workloads, by which the bars find them.
+const (
+	get50    = "get50"
+	get500   = "get500"
+	get50p16 = "get50p16"
+	set50    = "set50"
+	lonebuy  = "lonebuy"
+	buy500   = "buy500"
+	soldout  = "soldout"
+)
+
+var workloads = []workload{
+	{key: get50, title: "GET, 50 clients, no pipelining", clients: 50, pipeline: 1, share: 1, prepare: getKey},
+	{key: get500, title: "GET, 500 clients, no pipelining", clients: 500, pipeline: 1, share: 1, prepare: getKey},
+	{key: get50p16, title: "GET, 50 clients, pipeline of 16", clients: 50, pipeline: 16, share: 5, prepare: getKey},
+	{key: set50, title: "SET, 50 clients, no pipelining", clients: 50, pipeline: 1, share: 1, prepare: setKey},
+	{key: lonebuy, title: "A purchase at a time", clients: 1, pipeline: 1, share: 0.1, sale: true, prepare: purchases},
+	{key: buy500, title: "Purchases that succeed, 500 clients", clients: 500, pipeline: 1, share: 0.2, sale: true, prepare: purchases},
+	{key: soldout, title: "Purchases from a sold-out sale, 50 clients", clients: 50, pipeline: 1, share: 0.5, sale: true, prepare: refusals},
+}
+
+func (w workload) takes(c contender) bool { return !w.sale || c.ours || c.name == direct }
+
+// operations returns how many operations a measurement has, a whole number of
+// pipelines.
+func (w workload) operations(n int) int {
+	perPipeline := max(1, int(w.share*float64(n))/w.pipeline)
+	return perPipeline * w.pipeline
+}
+
+const (
+	benchKey   = "bench:key"
+	benchValue = "xxx" // as long as redis-benchmark's own
+)
+
+func getKey(f *field, _ contender) (task, error) {
+	_, err := f.do(f.addr, "SET", benchKey, benchValue)
+	return task{command: []string{"GET", benchKey}}, err
+}
+
+func setKey(*field, contender) (task, error) {
+	return task{command: []string{"SET", benchKey, benchValue}}, nil
+}
+
+// random is what redis-benchmark replaces by twelve random digits.
+const random = "__rand_int__"
+
+// Every purchase is that of a new user.
+const (
+	user    = "user-" + random + random
+	request = "request-" + random
+)
+
+func purchases(f *field, c contender) (task, error) {
+	const stock = 1_000_000_000
+	command, sku, err := openSale(f, c, stock)
+	return task{command: command, done: func(n int) error { return f.wantPending(sku, n+openingPurchases) }}, err
+}
+
+func refusals(f *field, c contender) (task, error) {
+	command, sku, err := openSale(f, c, openingPurchases)
+	return task{command: command, done: func(int) error { return f.wantPending(sku, openingPurchases) }}, err
+}
+
+// sales numbers the sales: each has a name of its own, since sidecars may
+// remember things of a sale that Redis has forgotten.
+var sales atomic.Int64
+
+// openingPurchases is how many units openSale buys.
+const openingPurchases = 2
+
+// openSale empties Redis, creates a sale and returns its SKU and the purchase
+// that redis-benchmark shall repeat: SECKILL.BUY for a sidecar, for the direct
+// way the very script call that a sidecar makes of it.
+func openSale(f *field, c contender, stock int) (command []string, sku string, err error) {
+	sku = fmt.Sprint("sku-", sales.Add(1))
+	buy := []string{"SECKILL.BUY", sku, user, "ID", request}
+	sidecar := f.anySidecar().addr
+	for _, step := range []struct {
+		addr    string
+		command []string
+	}{
+		{f.addr, []string{"FLUSHALL"}},
+		{sidecar, []string{"SECKILL.CREATE", sku, strconv.Itoa(stock)}},
+		{sidecar, []string{"SECKILL.BUY", sku, "first"}}, // loads the script
+	} {
+		if _, err := f.do(step.addr, step.command...); err != nil {
+			return nil, "", err
+		}
+	}
+	call, err := scriptCall(f.addr, sidecar, buy)
+	if err != nil {
+		return nil, "", err
+	}
+	if c.name == direct {
+		return call, sku, nil
+	}
+	return buy, sku, nil
+}
+
+// scriptCall has a sidecar execute a command and returns the script call that
+// Redis received for it, as MONITOR shows it.
+func scriptCall(redis, sidecar string, command []string) ([]string, error) {
+	monitor, err := dial(redis)
+	if err != nil {
+		return nil, err
+	}
+	defer monitor.Close()
+	if _, err := monitor.do("MONITOR"); err != nil {
+		return nil, err
+	}
+	c, err := dial(sidecar)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if _, err := c.do(command...); err != nil {
+		return nil, err
+	}
+	for {
+		reply, err := monitor.reply()
+		if err != nil {
+			return nil, fmt.Errorf("no script call of %s in MONITOR: %w", command[0], err)
+		}
+		line, _ := reply.(string)
+		if args, err := parseMonitor(line); err != nil || strings.EqualFold(args[0], "EVALSHA") {
+			return args, err
+		}
+	}
+}
+
+// parseMonitor returns the arguments of a line of MONITOR:
+//
+//	1339518083.107412 [0 127.0.0.1:60866] "keys" "*"
+func parseMonitor(line string) ([]string, error) {
+	_, rest, _ := strings.Cut(line, "] ")
+	var args []string
+	for rest != "" {
+		quoted, err := strconv.QuotedPrefix(rest)
+		if err != nil {
+			return nil, fmt.Errorf("line of MONITOR %q: %w", line, err)
+		}
+		arg, err := strconv.Unquote(quoted)
+		if err != nil {
+			return nil, fmt.Errorf("line of MONITOR %q: %w", line, err)
+		}
+		args = append(args, arg)
+		rest = strings.TrimPrefix(rest[len(quoted):], " ")
+	}
+	if len(args) == 0 {
+		return nil, fmt.Errorf("line of MONITOR %q: no command", line)
+	}
+	return args, nil
+}
+
+// do executes a command on a connection of its own.
+func (f *field) do(addr string, command ...string) (any, error) {
+	c, err := dial(addr)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return c.do(command...)
+}
+
+// wantPending wants so many units of a sale to be reserved, or nearly: random
+// users meet now and then, and the second of them is refused.
+func (f *field) wantPending(sku string, want int) error {
+	reply, err := f.do(f.anySidecar().addr, "SECKILL.INFO", sku)
+	if err != nil {
+		return err
+	}
+	got, err := pendingOf(reply)
+	if err != nil {
+		return err
+	}
+	if got > want || got < want-want/1000 {
+		return fmt.Errorf("%d units of the sale are reserved, want %d: not all purchases did what is measured", got, want)
+	}
+	return nil
+}
+
+// pendingOf finds the number behind "pending" in the reply of SECKILL.INFO.
+func pendingOf(reply any) (int, error) {
+	values, _ := reply.([]any)
+	for i, value := range values {
+		if nested, ok := value.([]any); ok {
+			return pendingOf(nested)
+		}
+		if value == "pending" && i+1 < len(values) {
+			text, _ := values[i+1].(string)
+			return strconv.Atoi(text)
+		}
+	}
+	return 0, errors.New("SECKILL.INFO tells no pending units")
+}

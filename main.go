@@ -68,7 +68,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return err
 	}
 	redis.SetLogger(redisLog{log})
-	target, closeTarget, err := openTarget(cfg)
+	target, closeTarget, err := openTarget(cfg, log)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 // check reports whether the upstream answers; the configuration has been read
 // and validated by now.
 func check(ctx context.Context, cfg config.Config, target *upstream.Target, stdout io.Writer) error {
-	fmt.Fprintln(stdout, "configuration: ok:", cfg)
+	fmt.Fprintln(stdout, "configuration: ok")
+	fmt.Fprintln(stdout, cfg)
 	if err := target.Ping(ctx); err != nil {
 		return fmt.Errorf("upstream: %w", err)
 	}
@@ -122,9 +123,7 @@ func serve(ctx context.Context, cfg config.Config, target *upstream.Target, log 
 	if admins != nil {
 		start(admins.Serve)
 	}
-	if err := server.Connect(ctx); err != nil && !errors.Is(err, upstream.ErrUnauthenticated) {
-		log.Warn("commands will fail until Redis is there", zap.Error(err))
-	}
+	_ = server.Connect(ctx) // a failure is in the log, and not for ever
 	welcome(cfg, listeners, log)
 
 	<-ctx.Done()
@@ -151,8 +150,8 @@ func welcome(cfg config.Config, listeners []net.Listener, log *zap.Logger) {
 	for _, ln := range listeners {
 		log.Info("ready", zap.Stringer("listen", ln.Addr()), zap.Stringer("upstream", cfg.Upstream), zap.String("admin", cfg.Admin.Listen))
 	}
-	if tcp, ok := listeners[0].Addr().(*net.TCPAddr); ok {
-		log.Info("try: redis-cli -p " + fmt.Sprint(tcp.Port) + " SECKILL.CREATE iphone 100, then SECKILL.BUY iphone alice")
+	if tcp, ok := listeners[0].Addr().(*net.TCPAddr); ok && cfg.Upstream.Scheme == config.SchemeEmbedded {
+		log.Info(fmt.Sprintf("try: redis-cli -p %d SECKILL.CREATE demo 100, then SECKILL.BUY demo alice", tcp.Port))
 	}
 }
 
@@ -191,7 +190,7 @@ func closeAll(listeners []net.Listener) {
 }
 
 // openTarget returns where commands go, and what to call at the end.
-func openTarget(cfg config.Config) (*upstream.Target, func(), error) {
+func openTarget(cfg config.Config, log *zap.Logger) (*upstream.Target, func(), error) {
 	hangups, err := hangup.New()
 	if err != nil {
 		return nil, nil, err
@@ -207,6 +206,7 @@ func openTarget(cfg config.Config) (*upstream.Target, func(), error) {
 		BackoffMin:    cfg.Control.BackoffMin,
 		BackoffMax:    cfg.Control.BackoffMax,
 		Hangups:       hangups,
+		Log:           log,
 	}
 	if cfg.Upstream.Scheme != config.SchemeEmbedded {
 		return upstream.New(opts), hangups.Close, nil

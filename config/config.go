@@ -126,14 +126,14 @@ func (c Config) Validate() error {
 
 func overlap(a, b string) bool { return strings.HasPrefix(a, b) || strings.HasPrefix(b, a) }
 
-// String lists every key and its value, passwords masked.
+// String lists every key and its value, a line each, passwords masked.
 func (c Config) String() string {
 	var b strings.Builder
 	for i, s := range settings {
 		if i > 0 {
-			b.WriteByte(' ')
+			b.WriteByte('\n')
 		}
-		fmt.Fprintf(&b, "%s=%s", s.key, s.value(&c))
+		fmt.Fprintf(&b, "%s: %s", s.key, s.value(&c))
 	}
 	return b.String()
 }

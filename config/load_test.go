@@ -392,7 +392,7 @@ func TestPasswordsAreNeverPrinted(t *testing.T) {
 			t.Errorf("the password stands in %s", text)
 		}
 	}
-	if want := `upstream.url="redis://shop:***@127.0.0.1:6379/3"`; !strings.Contains(c.String(), want) {
+	if want := `upstream.url: "redis://shop:***@127.0.0.1:6379/3"`; !strings.Contains(c.String(), want) {
 		t.Errorf("String() = %s, want %s in it", c, want)
 	}
 

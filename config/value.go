@@ -163,7 +163,10 @@ func parseAddress(s string) (Address, error) {
 	if isUnix {
 		return Address{"unix", path}, checkSocketPath(path)
 	}
-	return Address{"tcp", s}, checkHostPort(s)
+	if err := checkHostPort(s); err != nil {
+		return Address{}, fmt.Errorf("%w, or unix:///path", err)
+	}
+	return Address{"tcp", s}, nil
 }
 
 // socketPathMax is what a socket address holds on Linux, without its closing

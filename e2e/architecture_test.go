@@ -23,7 +23,7 @@ var arrows = map[string][]string{
 	"commands":         {"commands/lock", "commands/seckill", "internal/script"},
 	"commands/seckill": {"internal/script", "sharding"},
 	"commands/lock":    {"internal/script", "sharding"},
-	"upstream":         {"internal/hangup", "internal/pump", "internal/resp"},
+	"upstream":         {"internal/hangup", "internal/pump", "internal/resp", "internal/script"},
 	"internal/pump":    {"internal/hangup"},
 
 	"admin":              {},

@@ -19,6 +19,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"seckill-proxy/internal/hangup"
 	"seckill-proxy/internal/resp"
@@ -45,6 +47,9 @@ type Options struct {
 	BackoffMin    time.Duration // between attempts while Redis is down
 	BackoffMax    time.Duration
 
+	// Log hears when Redis is lost and when it is back; nil for nobody.
+	Log *zap.Logger
+
 	// Hangups watches connections, of Muxes and of clients. Its owner closes it
 	// when they have ended; without one some things go unnoticed for longer.
 	Hangups *hangup.Watcher
@@ -55,7 +60,8 @@ type Options struct {
 
 // Target is one Redis server. It is safe for concurrent use.
 type Target struct {
-	opts Options
+	opts     Options
+	failures *zap.Logger // of commands of the control plane, not all of many
 
 	asking    sync.Mutex // held while Redis is asked whether strangers must authenticate
 	asked     time.Time
@@ -68,7 +74,15 @@ type Target struct {
 }
 
 // New returns a Target; it doesn't connect.
-func New(opts Options) *Target { return &Target{opts: opts} }
+func New(opts Options) *Target {
+	if opts.Log == nil {
+		opts.Log = zap.NewNop()
+	}
+	failures := opts.Log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(core, failuresEvery, 1, 0)
+	}))
+	return &Target{opts: opts, failures: failures}
+}
 
 // Address is where Redis is, for logs and errors.
 func (t *Target) Address() string { return t.opts.Address }
@@ -104,8 +118,12 @@ func (t *Target) Dial(ctx context.Context, as Profile) (net.Conn, error) {
 		return nil, t.failed(err)
 	}
 	t.mu.Lock()
+	back := t.failure != nil
 	t.failure, t.backoff = nil, 0
 	t.mu.Unlock()
+	if back {
+		t.opts.Log.Info("Redis is back", zap.String("address", t.opts.Address))
+	}
 	return conn, nil
 }
 
@@ -135,6 +153,9 @@ func (t *Target) failed(err error) error {
 	// Jitter of half the pause: sidecars that lost Redis together don't return
 	// together.
 	t.retryAt = time.Now().Add(t.backoff/2 + rand.N(t.backoff/2+1))
+	if t.failure == nil {
+		t.opts.Log.Warn("Redis is lost: commands fail until it is back", zap.String("address", t.opts.Address), zap.Error(err))
+	}
 	t.failure = fmt.Errorf("%w at %s: %w", ErrDown, t.opts.Address, err)
 	return t.failure
 }
@@ -213,7 +234,7 @@ const controlConnections = 4
 // It never retries: a script could run twice. The caller closes it.
 func (t *Target) Client(id Identity, db int) *redis.Client {
 	as := Profile{Identity: id, DB: db, Protocol: 2}
-	return redis.NewClient(&redis.Options{
+	client := redis.NewClient(&redis.Options{
 		Network:  t.opts.Network,
 		Addr:     t.opts.Address,
 		Protocol: 2,
@@ -233,6 +254,8 @@ func (t *Target) Client(id Identity, db int) *redis.Client {
 		ContextTimeoutEnabled:    true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
+	client.AddHook(failures{t.failures})
+	return client
 }
 
 // barred reports whether Redis demands authentication of a connection.

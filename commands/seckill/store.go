@@ -198,16 +198,8 @@ func (s *Store) appendListed(ctx context.Context, list []Listed, skus []string) 
 // changed nothing that counts.
 func plainFailure(what string, err error) error {
 	var answered redis.Error
-	if errors.As(err, &answered) && !passes(err) {
+	if errors.As(err, &answered) && !script.Refused(err) {
 		return err
 	}
 	return fmt.Errorf("seckill %s: %w: %w", what, script.ErrNotExecuted, err)
-}
-
-// passes reports whether Redis refused for a reason that passes.
-func passes(err error) bool {
-	return redis.IsLoadingError(err) || redis.IsReadOnlyError(err) || redis.IsMasterDownError(err) ||
-		redis.IsClusterDownError(err) || redis.IsTryAgainError(err) || redis.IsMaxClientsError(err) ||
-		redis.IsOOMError(err) || redis.IsNoReplicasError(err) ||
-		redis.HasErrorPrefix(err, "BUSY ") || redis.HasErrorPrefix(err, "MISCONF")
 }

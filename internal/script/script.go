@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -46,7 +45,7 @@ func (s *Script) Run(ctx context.Context, rdb redis.Scripter, keys []string, arg
 	}
 	var answered redis.Error
 	switch {
-	case errors.As(err, &answered) && refused(answered.Error()):
+	case errors.As(err, &answered) && Refused(err):
 		return nil, fmt.Errorf("%s: %w: %s", s.name, ErrNotExecuted, answered)
 	case errors.As(err, &answered):
 		return nil, err
@@ -64,9 +63,11 @@ var refusals = []string{
 	"OOM ", "MISCONF ", "NOREPLICAS ", "ERR max number of clients reached",
 }
 
-func refused(message string) bool {
+// Refused reports errors with which Redis said that it didn't execute a command,
+// for a reason that passes: it loads, is a replica, is full, is busy.
+func Refused(err error) bool {
 	for _, prefix := range refusals {
-		if strings.HasPrefix(message, prefix) {
+		if redis.HasErrorPrefix(err, prefix) {
 			return true
 		}
 	}

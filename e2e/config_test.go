@@ -41,7 +41,7 @@ func TestPrecedence(t *testing.T) {
 			if code := p.exitCode(); code != 0 {
 				t.Errorf("exit code %d:\n%s", code, p.log)
 			}
-			if want := `admin.listen="` + test.want + `"`; !strings.Contains(p.log.String(), want) {
+			if want := `admin.listen: "` + test.want + `"`; !strings.Contains(p.log.String(), want) {
 				t.Errorf("no %s in:\n%s", want, p.log)
 			}
 		})
@@ -88,7 +88,7 @@ func TestWrongConfiguration(t *testing.T) {
 		want string // all that it writes; lines without their "seckill-proxy: "
 	}{
 		{"flag's value", settings{args: []string{"-listen", "nope"}},
-			`flag -listen: listen: bad value "nope": want host:port or [address]:port`},
+			`flag -listen: listen: bad value "nope": want host:port or [address]:port, or unix:///path`},
 		{"unknown flag", settings{args: []string{"-port", "6380"}},
 			"command line: flag provided but not defined: -port; allowed are -admin, -check, -config, -health, -listen, -upstream, -version"},
 		{"argument", settings{args: []string{"127.0.0.1:6379"}},
@@ -151,7 +151,7 @@ func TestCheck(t *testing.T) {
 			if code := p.exitCode(); code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
-			for _, text := range []string{"configuration: ok: listen=", test.want} {
+			for _, text := range []string{"configuration: ok\nlisten: ", test.want} {
 				if !strings.Contains(p.log.String(), text) {
 					t.Errorf("no %q in:\n%s", text, p.log)
 				}

@@ -240,3 +240,28 @@ func TestBackpressureOfALongPipeline(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestEffectsThatWaitAreBounded: what the sidecar remembers of commands that
+// change the session is bounded too, while the client reads no reply.
+func TestEffectsThatWaitAreBounded(t *testing.T) {
+	server := redistest.Start(t, redistest.Options{})
+	for _, line := range []string{"SELECT 1\r\n", "WATCH k\r\n", "NOSUCH\r\n"} {
+		p := startProgram(t, server.Addr, nil)
+		c, other := p.dial(t), p.dial(t)
+		other.Want(pong, "PING")
+		idle := p.peakMemory()
+		burst := []byte(strings.Repeat(line, 10_000))
+		for range 60 {
+			if err := c.SetWriteDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Write(burst); err != nil {
+				break // the sidecar waits for the client to read
+			}
+		}
+		other.Want(pong, "PING")
+		if grown := p.peakMemory() - idle; grown > 32<<20 {
+			t.Errorf("%q: the sidecar's memory grew by %d MB", line, grown>>20)
+		}
+	}
+}

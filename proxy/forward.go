@@ -233,6 +233,9 @@ func (s *session) sendAlone(cmd *resp.Command, e effect) error {
 	if e.kind == effectOpaque || e.kind == effectWaits {
 		s.settle() // whether a transaction is open has to be known
 	}
+	if e.kind != effectNone && s.tooManyEffects() {
+		s.settle()
+	}
 	if cmd.Partial && e.kind == effectNone {
 		e.kind = effectLarge
 	}
@@ -266,6 +269,16 @@ func (s *session) sendAlone(cmd *resp.Command, e effect) error {
 		s.alone.flush()
 	}
 	return nil
+}
+
+// effectsMax bounds the effects that wait for the replies to a session's commands.
+const effectsMax = 1024
+
+func (s *session) tooManyEffects() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.link.Load()
+	return l != nil && len(l.waiting) >= effectsMax
 }
 
 // stream sends a partial command as its bytes come.

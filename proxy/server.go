@@ -188,6 +188,7 @@ func (s *Server) Shutdown(ctx context.Context) {
 		}
 		s.mu.Unlock()
 		s.backends.closeNow() // ends the wait of custom commands for Redis
+		s.lanes.closeNow()    // and that of forwarded ones
 	}
 	s.cancel()
 	<-ended

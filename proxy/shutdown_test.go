@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"seckill-proxy/internal/rawclient"
 )
@@ -91,4 +92,29 @@ func TestShutdownWithoutClientsAndTwice(t *testing.T) {
 	if _, err := ln.Accept(); err == nil {
 		t.Error("the listener is open after Serve")
 	}
+}
+
+// A Redis that doesn't even read holds up who writes to it, but not the end.
+func TestShutdownThoughRedisReadsNothing(t *testing.T) {
+	p := startPair(t)
+	first := p.dial(t)
+	first.Want(pong, "PING")
+	p.redis.Pause()
+	// More than the sockets and the sidecar hold for Redis.
+	value := strings.Repeat("v", 60_000)
+	for range 60 {
+		c := p.dial(t)
+		for range 5 {
+			if err := c.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Write([]byte(rawclient.Encode("SET", "k", value))); err != nil {
+				break // the sidecar doesn't read any more
+			}
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	<-shutdown(ctx, p.sidecar)
+	p.redis.Resume()
 }

@@ -146,8 +146,11 @@ func lastInteger(tail []byte) int {
 // the effect with the number of its replies that are still to come; 0 ends it.
 func (s *state) answered(e effect, r *reply, target *upstream.Target) effect {
 	if s.multi && r.kind == '+' && bytes.HasPrefix(r.head, []byte("+QUEUED\r\n")) {
-		if e.kind.changesSession() || e.kind == effectOpaque || e.kind == effectReplyMode {
+		switch changes := e.kind.changesSession() || e.kind == effectOpaque || e.kind == effectReplyMode; {
+		case changes && len(s.tx) < effectsMax:
 			s.tx = append(s.tx, queued{e, s.queued})
+		case changes:
+			s.opaque = true // more than can be remembered
 		}
 		s.queued++
 		e.replies = 0

@@ -236,14 +236,16 @@ func (m *Mux) fail(torn bool) {
 }
 
 // Close ends the connection and waits until everybody who lost replies was told.
+// Once more does no harm.
 func (m *Mux) Close() {
 	m.mu.Lock()
 	m.closed = true
-	if m.conn != nil {
-		m.conn.Close()
-	}
+	conn := m.conn
 	m.changed.Broadcast()
 	m.mu.Unlock()
+	if conn != nil {
+		conn.Close() // waits for the reader, who may be waiting for the lock
+	}
 	m.readers.Wait()
 }
 

@@ -363,6 +363,7 @@ func freshDatabase(t testing.TB, direct *rawclient.Conn) {
 	})
 }
 
+// Case F8, among others.
 func TestCorpusIsAnsweredAsByRedis(t *testing.T) {
 	p := startQuickPair(t)
 	direct := p.direct(t)

@@ -28,6 +28,7 @@ func fill(t testing.TB, c *rawclient.Conn, key string, size int) {
 // and reads only then. The sidecar may not hold the 2 GB, nor be stuck.
 //
 // Without the variable there are 20,000.
+// (Case F13)
 func TestAClientThatWritesEverythingFirst(t *testing.T) {
 	commands, size := 20_000, 10_000
 	if os.Getenv(longVariable) != "" {
@@ -66,6 +67,7 @@ func TestAClientThatWritesEverythingFirst(t *testing.T) {
 
 // TestASlowReaderOfALargeValueHoldsUpNobody: one client reads 100 MB in small
 // pieces, and between any two of them others are served.
+// (Case F14)
 func TestASlowReaderOfALargeValueHoldsUpNobody(t *testing.T) {
 	const size = 100 << 20
 	server := redistest.Start(t, redistest.Options{Args: []string{"--hz", "500"}})
@@ -177,6 +179,7 @@ func TestTheLargestValuePasses(t *testing.T) {
 
 // TestRedisRefusesWhatTheSidecarAllows: its limit may be lower than ours, and it
 // says so before the argument was sent. Other clients don't notice.
+// (Case F2)
 func TestRedisRefusesWhatTheSidecarAllows(t *testing.T) {
 	p := startPair(t)
 	direct := p.direct(t)

@@ -222,6 +222,7 @@ func TestEndlessLines(t *testing.T) {
 	p.dial(t).Want(pong, "PING")
 }
 
+// Case F17.
 func TestCommandsInOneByteSegments(t *testing.T) {
 	p := startPair(t)
 	c := p.dial(t)
@@ -244,6 +245,7 @@ func TestCommandsInOneByteSegments(t *testing.T) {
 // TestAMillionArguments shows that the work and the memory for one command grow
 // no faster than the command: ten times the arguments may not take more than
 // ten times the memory, with room for what doubles.
+// (Case F17)
 func TestAMillionArguments(t *testing.T) {
 	p := startPair(t)
 	c := p.dial(t)

@@ -12,6 +12,7 @@ import (
 	"seckill-proxy/internal/redistest"
 )
 
+// Case F3.
 func TestTransactionInOnePipeline(t *testing.T) {
 	p := startPair(t)
 	c := p.dial(t)
@@ -23,6 +24,7 @@ func TestTransactionInOnePipeline(t *testing.T) {
 		ok + "-ERR MULTI calls can not be nested\r\n*0\r\n")
 }
 
+// Case F4.
 func TestUnwatchAndDiscardEndAWatch(t *testing.T) {
 	p := startPair(t)
 	c, other := p.dial(t), p.dial(t)
@@ -65,6 +67,7 @@ func TestUnwatchAndDiscardEndAWatch(t *testing.T) {
 	c.Want("$7\r\nchanged\r\n", "GET", "k")
 }
 
+// Case F19.
 func TestADatabaseNeverLeaks(t *testing.T) {
 	p := startPair(t)
 	for round := range 50 {
@@ -135,6 +138,7 @@ func TestAUserNeverLeaks(t *testing.T) {
 	}
 }
 
+// Case F9.
 func TestHelloErrorsLeaveTheSessionAsItWas(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{Args: []string{"--requirepass", "secret"}})
 	c, direct := startSidecar(t, server.Addr).dial(t), rawclient.Dial(t, server.Addr)
@@ -173,6 +177,7 @@ func TestHelloErrorsLeaveTheSessionAsItWas(t *testing.T) {
 	}
 }
 
+// Case F10.
 func TestClientSetInfoOnAServerThatLacksIt(t *testing.T) {
 	p := startPair(t)
 	c, direct := p.dial(t), p.direct(t)
@@ -411,6 +416,7 @@ func TestABlockedClientThatDiesTakesNothing(t *testing.T) {
 	}
 }
 
+// Case F7.
 func TestWaitsEndAsOnADirectConnection(t *testing.T) {
 	p := startPair(t)
 	a, b, direct := p.dial(t), p.dial(t), p.direct(t)
@@ -438,6 +444,7 @@ func TestWaitsEndAsOnADirectConnection(t *testing.T) {
 	}
 }
 
+// Case F16.
 func TestAHalfClosedClientGetsAllReplies(t *testing.T) {
 	p := startPair(t)
 	direct := p.direct(t)

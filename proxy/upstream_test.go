@@ -115,6 +115,7 @@ func TestUpstreamKilledWithCommandsOutstanding(t *testing.T) {
 
 // TestConnectionsOfTheSidecarAreKilled takes the connections under the feet of
 // many clients at work. Every reply is the client's own value, or an error.
+// (Case F18)
 func TestConnectionsOfTheSidecarAreKilled(t *testing.T) {
 	p := startPair(t)
 	direct := p.direct(t)
@@ -173,6 +174,7 @@ func TestConnectionsOfTheSidecarAreKilled(t *testing.T) {
 // TestAPausedUpstreamIsWaitedFor: no command of a client has a timeout of the
 // sidecar's own, but the scripts of custom commands have, and their late replies
 // are nobody's.
+// (Case F1: a reply that comes late is still its command's)
 func TestAPausedUpstreamIsWaitedFor(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
 	p := startSidecar(t, server.Addr, func(s *setup) {

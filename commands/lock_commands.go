@@ -22,7 +22,7 @@ var lockCommands = []Command{
 		Complexity: "O(1)",
 		Arguments: []Argument{
 			lockName,
-			{Name: "ttl_ms", Type: "integer", Summary: "how long the lock is held unless it is renewed, in milliseconds"},
+			{Name: "ttl_ms", Type: "integer", Summary: "how long the lock is held unless it is renewed, in milliseconds: 10000 for ten seconds"},
 			{Name: "token", Type: "string", Token: "TOKEN", Optional: true, Summary: "identifies the holder, 1 to 256 bytes; a random one is made without it; with the token that holds the lock, the lock is taken once more"},
 		},
 		Replies: []Outcome{
@@ -107,10 +107,10 @@ var (
 	lockName  = Argument{Name: "name", Type: "string", Summary: "the name of the lock, 1 to 256 bytes of any kind"}
 	lockToken = Argument{Name: "token", Type: "string", Summary: "the token that the lock was acquired with"}
 
-	lockNotOwner  = Outcome{403, "NOT_OWNER", `[403 NOT_OWNER "" 0 ttl_ms 0]`, "Another holds the lock and has ttl_ms left (0: it never lapses); nothing was changed"}
-	lockExpired   = Outcome{410, "EXPIRED", `[410 EXPIRED "" 0 0 0]`, "Nobody holds the lock: it lapsed or was released; nothing was changed"}
-	lockWrongType = Outcome{409, "WRONG_TYPE", `[409 WRONG_TYPE "" 0 0 0]`, "Something that isn't a string stands at the key, so it isn't a lock; nothing was changed"}
-	lockNotTried  = Outcome{503, "BUSY", `[503 BUSY "" 0 0 0]`, "Redis can't be reached or refuses to work now; nothing was changed, try later"}
+	lockNotOwner  = Outcome{403, "NOT_OWNER", `[403 NOT_OWNER "" 0 ttl_ms 0]`, "Another holds the lock and has ttl_ms left (0: it never lapses)"}
+	lockExpired   = Outcome{410, "EXPIRED", `[410 EXPIRED "" 0 0 0]`, "Nobody holds the lock: it lapsed or was released"}
+	lockWrongType = Outcome{409, "WRONG_TYPE", `[409 WRONG_TYPE "" 0 0 0]`, "Something that isn't a string stands at the key, so it isn't a lock"}
+	lockNotTried  = Outcome{503, "BUSY", `[503 BUSY "" 0 0 0]`, "Not executed, try later"}
 )
 
 // LOCK.ACQUIRE name ttl_ms [TOKEN token]

@@ -72,7 +72,7 @@ var seckillCommands = []Command{
 		},
 		Replies: []Outcome{
 			{200, "RESERVED", "[200 RESERVED token left at]", "The units are the user's; left are still on sale, as this shard knows; at is when the reservation ends unless it is settled, 0 for never"},
-			{200, "REPLAYED", "[200 REPLAYED token left at]", "This user's request was reserved before, under this token; SECKILL.RESULT says what became of it"},
+			{200, "REPLAYED", "[200 REPLAYED token left at]", "This user's request was reserved before, under this token, whatever QTY says now; it may be settled since, and SECKILL.RESULT says what became of it; who cancelled buys again with a new request id"},
 			{202, "UNCERTAIN", `[202 UNCERTAIN "" 0 0]`, "The reply of Redis was lost: ask again with the same request id"},
 			{4001, "SOLD_OUT", `[4001 SOLD_OUT "" left 0]`, "Fewer units are left than were asked for"},
 			{4002, "LIMIT", "[4002 LIMIT token left 0]", `The user would hold more than one user may; token is that of the user's latest reservation that holds units, "" for none`},
@@ -156,7 +156,7 @@ var seckillCommands = []Command{
 			{Name: "n", Type: "integer", Token: "COUNT", Optional: true, Summary: "most orders to return, 1 to 1000, 1 by default"},
 		},
 		Replies: []Outcome{
-			{200, "", "[200 n [token user qty created_at delivery]…]", "n orders; created_at is when each was reserved, delivery is 1 the first time and grows when an order that a worker kept for too long is given to another"},
+			{200, "", "[200 n [token user qty created_at delivery]…]", "n orders; created_at is when each was reserved, delivery is 1 the first time. An order that isn't settled within seckill.takeover_ms is handed out again, with a delivery one higher, to whichever worker asks first, be it the same; a worker that starts again under its old name waits as long for the orders that it had"},
 			{404, "", "[404 0]", nothingThereSale},
 			{202, "", "[202 0]", "The reply of Redis was lost: orders that were handed out are handed out again when their time is over"},
 			{503, "", "[503 0]", "Not executed, try later"},
@@ -174,7 +174,7 @@ var seckillCommands = []Command{
 		Complexity: "O(1)",
 		Arguments:  []Argument{skuArgument},
 		Replies: []Outcome{
-			{200, "INFO", "[200 INFO {field value…}]", "Fields: sku, state (OPEN), stock, restocked, available, pending, confirmed, cancelled, limit, shards, created_at, buyers, orders, queue_length, queues (the keys of the order streams, which have the consumer group workers), results (the channel on which settled orders are published)"},
+			{200, "INFO", "[200 INFO {field value…}]", "Fields: sku, state (OPEN, also when all is sold), stock, restocked, available, pending, confirmed, cancelled, limit, shards, created_at, buyers, orders, queue_length, queues (the keys of the order streams, which have the consumer group workers), results (the channel on which settled orders are published, seckill:results unless seckill.prefix is another)"},
 			{404, "NO_SALE", "[404 NO_SALE {}]", nothingThereSale},
 			{503, "BUSY", "[503 BUSY {}]", readNotTried},
 		},
@@ -190,7 +190,7 @@ var seckillCommands = []Command{
 		Summary:    "Lists the sales in the order of their SKUs, the first 10000",
 		Complexity: "O(N) where N is the number of sales",
 		Replies: []Outcome{
-			{200, "", "[200 n [sku state left]…]", "n sales; state is OPEN, or DAMAGED where a counter can't be read"},
+			{200, "", "[200 n [sku state left]…]", "n sales; state is OPEN, also when left is 0, or DAMAGED where a counter can't be read"},
 			{503, "", "[503 0]", readNotTried},
 		},
 		Handle: seckillList,

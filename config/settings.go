@@ -91,7 +91,7 @@ var settings = []setting{
 		why:   "The start of every key of a sale; not empty, without braces.",
 		value: func(c *Config) value { return prefix(&c.Seckill.Prefix, false) }},
 	{key: "seckill.takeover_ms", initial: 30_000,
-		why:   "How long a worker has for an order that it pulled before another worker gets it too.",
+		why:   "How long a worker has for an order that it pulled before it is given out again, to the same or another.",
 		value: func(c *Config) value { return milliseconds(&c.Seckill.Takeover, 1, yearMS) }},
 
 	{key: "lock.prefix", initial: "lock:",

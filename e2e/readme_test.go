@@ -7,16 +7,20 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"seckill-proxy/internal/redistest"
 )
 
 // block is a fenced block of code in a document.
 type block struct {
-	language string // sh, console, php, python, or text: what the program before it prints
+	language string // sh, console, php, python, json: a message on the channel of results, or text: what the program before it prints
 	text     string
 }
 
@@ -59,14 +63,19 @@ func TestReadme(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxy := start(t, settings{args: []string{"-upstream", upstream}})
+			results := subscribe(t, proxy.client(2), "seckill:results")
 			printed := "" // by the last program
 			for i, b := range blocksOf(t, "../README.md") {
 				switch b.language {
-				case "sh": // TestReadmeShell
+				case "sh": // TestReadmeShell, TestReadmeCleansUp
 				case "console":
 					transcript(t, proxy, b.lines())
 				case "php", "python":
 					printed = runBlock(t, proxy, b)
+				case "json":
+					if got, want := withoutTokens(next(t, results)), withoutTokens(strings.TrimSpace(b.text)); got != want {
+						t.Errorf("block %d: the first result is\n%s\nREADME.md says\n%s", i+1, got, want)
+					}
 				case "text":
 					if printed != b.text {
 						t.Errorf("block %d: the program before it printed\n%s\nREADME.md says\n%s", i+1, printed, b.text)
@@ -78,6 +87,31 @@ func TestReadme(t *testing.T) {
 		})
 	}
 }
+
+// subscribe returns the messages of a channel from now on.
+func subscribe(t *testing.T, c *redis.Client, channel string) <-chan *redis.Message {
+	t.Helper()
+	subscription := c.Subscribe(t.Context(), channel)
+	t.Cleanup(func() { subscription.Close() })
+	if _, err := subscription.Receive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return subscription.Channel()
+}
+
+// next returns the next message.
+func next(t *testing.T, messages <-chan *redis.Message) string {
+	t.Helper()
+	select {
+	case message := <-messages:
+		return message.Payload
+	case <-time.After(hangs):
+		t.Fatal("no message comes")
+		return ""
+	}
+}
+
+func withoutTokens(text string) string { return reservationToken.ReplaceAllString(text, "TOKEN") }
 
 // runBlock runs a program of the document, which connects to port 6380, and
 // returns what it printed.
@@ -157,7 +191,7 @@ func TestReadmeShell(t *testing.T) {
 	}
 	server := redistest.Start(t, redistest.Options{})
 	for _, b := range blocksOf(t, "../README.md") {
-		if b.language != "sh" {
+		if b.language != "sh" || isRecipe(b) {
 			continue
 		}
 		for _, line := range b.lines() {
@@ -172,6 +206,69 @@ func TestReadmeShell(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestReadmeCleansUp deletes a sale with the commands that README.md has for that,
+// and wants everything of it gone and all else as it was.
+func TestReadmeCleansUp(t *testing.T) {
+	var recipe string
+	for _, b := range blocksOf(t, "../README.md") {
+		if b.language == "sh" && isRecipe(b) {
+			recipe = b.text
+		}
+	}
+	for name, upstream := range map[string]string{
+		"redis":    redistest.Start(t, redistest.Options{}).Addr,
+		"embedded": "embedded",
+	} {
+		t.Run(name, func(t *testing.T) {
+			proxy := start(t, settings{args: []string{"-upstream", upstream}})
+			c := proxy.client(2)
+			others := []string{"iphone 17", "sale:iphone", "x}:sale:iphone", "*"}
+			for _, sku := range others {
+				want(t, 200, "CREATED", c, "SECKILL.CREATE", sku, 10)
+				want(t, 200, "RESERVED", c, "SECKILL.BUY", sku, "alice")
+			}
+			before := keysOf(t, c)
+			want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 10)
+			token := want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "alice")[2]
+			want(t, 200, "CONFIRMED", c, "SECKILL.CONFIRM", token, "order-1")
+			want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "bob")
+			if created := len(keysOf(t, c)) - len(before); created != 4 {
+				t.Fatalf("a sale has %d keys, want 4", created)
+			}
+
+			if output, err := runScript(t.Context(), "sh", "-euc", strings.ReplaceAll(recipe, "6380", proxy.port())); err != nil || output != "4\n1\n" {
+				t.Errorf("it printed %q, want that it deleted 4 keys and 1 member (%v)", output, err)
+			}
+
+			if after := keysOf(t, c); !slices.Equal(after, before) {
+				t.Errorf("the keys are now\n%q\nand were\n%q", after, before)
+			}
+			want(t, 404, "NO_SALE", c, "SECKILL.AUDIT", "iphone")
+			for _, sku := range others {
+				want(t, 200, "CLEAN", c, "SECKILL.AUDIT", sku)
+			}
+			if listed := do(t, c, "SECKILL.LIST"); listed[1] != int64(len(others)) {
+				t.Errorf("%v is listed, want %d sales", listed, len(others))
+			}
+			want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 100)
+		})
+	}
+}
+
+// isRecipe tells commands to a running sidecar from those that start one.
+func isRecipe(b block) bool { return strings.Contains(b.text, "redis-cli ") }
+
+// keysOf lists the keys in the store, in order.
+func keysOf(t *testing.T, c *redis.Client) []string {
+	t.Helper()
+	names, err := c.Keys(t.Context(), "*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // serve runs a command at the top of the repository until the sidecar that it

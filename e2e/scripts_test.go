@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"seckill-proxy/internal/redistest"
@@ -21,7 +23,8 @@ func TestExamples(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxy := start(t, settings{args: []string{"-upstream", upstream}})
-			want(t, 200, "CREATED", proxy.client(2), "SECKILL.CREATE", "iphone", 100)
+			c := proxy.client(2)
+			want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 100)
 			for _, path := range examples(t) {
 				t.Run(filepath.Base(path), func(t *testing.T) {
 					if output, err := runScript(t.Context(), interpreter(t, path), path, "127.0.0.1", proxy.port()); err != nil {
@@ -29,7 +32,74 @@ func TestExamples(t *testing.T) {
 					}
 				})
 			}
+			t.Run("the life of a result", func(t *testing.T) {
+				paid := want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "grace")[2].(string)
+				returned := want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "heidi")[2].(string)
+				wantResult(t, proxy, paid, "your order is being worked on\n")
+				want(t, 200, "CONFIRMED", c, "SECKILL.CONFIRM", paid, "order-1")
+				want(t, 200, "CANCELLED", c, "SECKILL.CANCEL", returned, "too late")
+				wantResult(t, proxy, paid, "your order is order-1\n")
+				wantResult(t, proxy, returned, "your reservation was cancelled: too late\n")
+				wantResult(t, proxy, "nothing", "there is no such reservation\n")
+			})
 		})
+	}
+}
+
+// wantResult wants what the page for a waiting customer shows.
+func wantResult(t *testing.T, proxy *sidecar, token, want string) {
+	t.Helper()
+	if got, err := runScript(t.Context(), "php", "../examples/php/result.php", "127.0.0.1", proxy.port(), token); err != nil || got != want {
+		t.Errorf("result.php prints %q, want %q (%v)", got, want, err)
+	}
+}
+
+// TestCheckoutOutlastsLoss cuts the connection of a checkout page after its
+// purchase was made and before it was told: it comes back, asks again, and finds
+// the reservation that it has.
+func TestCheckoutOutlastsLoss(t *testing.T) {
+	for _, script := range []string{"buy.php", "buy_predis.php"} {
+		t.Run(script, func(t *testing.T) {
+			proxy := start(t, settings{})
+			between, c := startRelay(t, proxy.addr), proxy.client(2)
+			want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 10)
+			between.hold()
+			host, port, err := net.SplitHostPort(between.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			type result struct {
+				output string
+				err    error
+			}
+			ended := make(chan result, 1)
+			go func() {
+				output, err := runScript(t.Context(), "php", "../examples/php/"+script, host, port, "iphone", "alice")
+				ended <- result{output, err}
+			}()
+			eventually(t, "the purchase is made", func() bool { return sold(t, c) == 1 })
+			between.cut()
+			between.release()
+
+			got := <-ended
+			token := want(t, 200, "REPLAYED", c, "SECKILL.BUY", "iphone", "alice", "ID", "checkout-alice")[2]
+			if want := fmt.Sprintf("alice\t200\tPENDING\t%s\n", token); got.err != nil || got.output != want {
+				t.Errorf("it printed %q, want %q (%v)", got.output, want, got.err)
+			}
+		})
+	}
+}
+
+// TestCheckoutSaysWhatIsWrong has checkout pages that Redis refuses: they end with
+// its words.
+func TestCheckoutSaysWhatIsWrong(t *testing.T) {
+	server := redistest.Start(t, redistest.Options{Args: []string{"--requirepass", "geheim"}})
+	proxy := start(t, settings{args: []string{"-upstream", server.Addr}})
+	for _, script := range []string{"buy.php", "buy_predis.php"} {
+		output, err := runScript(t.Context(), "php", "../examples/php/"+script, "127.0.0.1", proxy.port(), "iphone", "alice")
+		if err == nil || !strings.Contains(output+err.Error(), "NOAUTH") {
+			t.Errorf("%s printed %q and ended with %v, want NOAUTH", script, output, err)
+		}
 	}
 }
 

@@ -14,39 +14,44 @@ use Predis\Client;
 use Predis\Connection\ConnectionException;
 
 [, $host, $port, $sku] = $argv + ['', '127.0.0.1', '6380', 'iphone'];
-$users = array_slice($argv, 4) ?: ['alice'];
+$users = array_slice($argv, 4) ?: ['frank'];
 
 $redis = new Client(['host' => $host, 'port' => (int) $port]);
 
 foreach ($users as $user) {
     // One id for one wish to buy, for instance from a hidden field of the form:
     // asking again with it never takes a second unit.
-    [$code, $word, $token] = buy($redis, $sku, $user, "checkout-$user");
+    [$code, $word, $token] = ask($redis, 'SECKILL.BUY', $sku, $user, 'ID', "checkout-$user");
+    if ($word === 'REPLAYED') {
+        // Reserved by an earlier try, and maybe settled since: PENDING, CONFIRMED
+        // or CANCELLED. Who cancelled and wants to buy again needs a new id.
+        [$code, $word] = ask($redis, 'SECKILL.RESULT', $token);
+    }
     echo "$user\t$code\t$word\t$token\n";
 }
 
 /**
- * Asks until there is a definite answer, at most ten times.
+ * Asks until there is a definite answer, at most ten times. That is safe with
+ * SECKILL.BUY and an ID, and with all that only reads.
  *
- * @return array{int, string, string, int, int} code, word, token, units left, pay-by time
+ * @return array<int, int|string> the reply: a code, a word, and what the command adds
  */
-function buy(Client $redis, string $sku, string $user, string $requestId): array
+function ask(Client $redis, string ...$command): array
 {
     for ($attempt = 1; ; $attempt++) {
         try {
-            $reply = $redis->executeRaw(['SECKILL.BUY', $sku, $user, 'ID', $requestId], $error);
-            if ($error) { // "-ERR ...": the command was wrong
+            $reply = $redis->executeRaw($command, $error);
+            if ($error) { // "-ERR ...": the command was wrong; or Redis refuses: NOAUTH, NOPERM
                 throw new LogicException($reply);
             }
-            $definite = match ($reply[0]) {
-                200 => true,             // RESERVED, or REPLAYED: it was reserved before, here is the same token
-                4001, 4002 => true,      // SOLD_OUT; LIMIT: the user has what one user may have
-                404 => true,             // NO_SALE: nothing of this SKU is for sale
-                202, 503 => false,       // UNCERTAIN: nobody knows; BUSY: not executed
-            };
-        } catch (ConnectionException $e) { // the connection broke: as uncertain as 202
-            [$definite, $reply] = [false, [202, 'UNCERTAIN', '', 0, 0]];
+        } catch (ConnectionException $e) { // Predis connects again by itself
+            error_log("$command[0], attempt $attempt: {$e->getMessage()}");
+            $reply = [202, 'UNCERTAIN', '', 0, 0]; // the connection broke
         }
+        $definite = match ($reply[0]) {
+            202, 503 => false, // UNCERTAIN: nobody knows; BUSY: not executed
+            default => true,
+        };
         if ($definite || $attempt === 10) {
             return $reply;
         }

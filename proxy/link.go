@@ -292,8 +292,8 @@ func (l *link) end(s *session, faulty bool) {
 	s.mu.Lock()
 	l.ending = true
 	lost := l.sent - l.answered - l.quiet
-	if l.leaving || s.state.opaque {
-		lost = 0 // the client has hung up, and Redis has closed; or what is owed can't be told
+	if l.leaving || s.state.opaque || s.state.mute != replyOn {
+		lost = 0 // the client has hung up, and Redis has closed; or what is owed can't be told, or isn't wanted
 	}
 	fatal := faulty || l.leaving || l.torn || s.state.pinned()
 	for _, w := range l.waiting {

@@ -31,29 +31,35 @@ type Sink interface {
 //
 // Commands of many clients are gathered into one write: whoever finds no write
 // under way writes, after letting the other runnable goroutines go first, and
-// goes on until nothing is left. So the more there is to do, the more one system
-// call carries, here and in Redis.
+// goes on until nothing is left. While some writes are not answered, commands
+// gather for the next one. So the more there is to do, the more one system call
+// carries, here and in Redis.
 type Mux struct {
 	target *Target
 	as     Profile
 
-	mu      sync.Mutex
-	changed sync.Cond // conn, failing or the length of out
-	conn    net.Conn  // nil while there is none
-	dialing bool
-	failing bool   // lost sinks are being told
-	closed  bool   // by Close
-	barred  bool   // Redis demands authentication of conn
-	out     []byte // commands that no write has taken
-	spare   []byte // the buffer that out takes turns with
-	writing bool
-	pending ring // whose replies are to come
-	taken   int  // entries of pending that a write has taken
-	readers sync.WaitGroup
+	mu       sync.Mutex
+	changed  sync.Cond // conn, failing or the length of out
+	conn     net.Conn  // nil while there is none
+	dialing  bool
+	failing  bool   // lost sinks are being told
+	closed   bool   // by Close
+	barred   bool   // Redis demands authentication of conn
+	out      []byte // commands that no write has taken
+	queued   int    // replies that they will have
+	spare    []byte // the buffer that out takes turns with
+	writing  bool
+	pending  ring  // whose replies are to come
+	taken    int   // entries of pending that a write has taken
+	written  int   // replies that all commands written on conn have or will have
+	answered int   // of those, how many have come
+	flights  []int // for each write that isn't answered whole, written after it
+	readers  sync.WaitGroup
 }
 
 // Limits of a Mux.
 const (
+	flightsMax   = 4        // writes under way
 	muxOutMax    = 4 << 20  // more than this waiting to be written makes Submit wait
 	muxReadBytes = 64 << 10 // read at a time
 	muxKeptBytes = 1 << 20  // larger write buffers are given back
@@ -89,15 +95,27 @@ func (m *Mux) Submit(ctx context.Context, sink Sink, commands []byte, n int) err
 	}
 	m.out = append(m.out, commands...)
 	m.pending.push(sink, n)
-	if m.writing {
-		m.mu.Unlock()
-		return nil
+	m.queued += n
+	writer := m.mayWrite()
+	m.mu.Unlock()
+	if !writer {
+		return nil // who writes takes it along, or the reader does when replies have come
+	}
+	if conn, err := m.write(); err != nil {
+		conn.Close() // the reader finds out and tells
+	}
+	return nil
+}
+
+// mayWrite makes the caller the writer, which it reports, where there is something
+// to write and nobody does. While flightsMax writes are under way, commands rather
+// gather: Redis has enough to do. It is called with the lock held.
+func (m *Mux) mayWrite() bool {
+	if m.writing || len(m.out) == 0 || len(m.flights) >= flightsMax {
+		return false
 	}
 	m.writing = true
-	m.mu.Unlock()
-	runtime.Gosched() // others may have something for the same write
-	m.write()
-	return nil
+	return true
 }
 
 // usable waits, with the lock held, until commands can be queued, connecting if
@@ -135,16 +153,21 @@ func (m *Mux) usable(ctx context.Context) error {
 	}
 }
 
-// write writes what is queued until nothing is left.
-func (m *Mux) write() {
+// write writes what is queued, until nothing is left or enough is under way. The
+// caller closes the connection on an error.
+func (m *Mux) write() (net.Conn, error) {
+	runtime.Gosched() // others may have something for the same write
 	for {
 		m.mu.Lock()
 		conn, commands := m.conn, m.out
-		if len(commands) == 0 || conn == nil {
+		if len(commands) == 0 || conn == nil || len(m.flights) >= flightsMax {
 			m.writing = false
 			m.mu.Unlock()
-			return
+			return conn, nil
 		}
+		m.written += m.queued
+		m.queued = 0
+		m.flights = append(m.flights, m.written)
 		m.out, m.spare = m.spare[:0], nil
 		m.taken = m.pending.length()
 		m.mu.Unlock()
@@ -156,10 +179,12 @@ func (m *Mux) write() {
 		if len(commands) > muxOutMax {
 			m.changed.Broadcast()
 		}
-		m.mu.Unlock()
 		if err != nil {
-			conn.Close() // the reader finds out and tells
+			m.writing = false
+			m.mu.Unlock()
+			return conn, err
 		}
+		m.mu.Unlock()
 	}
 }
 
@@ -191,7 +216,7 @@ var errUnasked = fmt.Errorf("%w: nobody asked for it", resp.ErrMalformedReply)
 // digest hands out the replies in b, which continues the stream.
 func (m *Mux) digest(scanner *resp.ReplyScanner, b []byte) error {
 	m.mu.Lock()
-	due := m.pending.replies // what is sent from here on isn't answered in b
+	answered, due := 0, m.pending.replies // what is sent from here on isn't answered in b
 	m.mu.Unlock()
 	for len(b) > 0 {
 		if due == 0 || !scanner.Within() && b[0] == '>' {
@@ -212,8 +237,20 @@ func (m *Mux) digest(scanner *resp.ReplyScanner, b []byte) error {
 		m.mu.Unlock()
 		sink.Replies(b[:used], ended)
 		b = b[used:]
+		answered += ended
 	}
-	return nil
+	m.mu.Lock()
+	m.answered += answered
+	for len(m.flights) > 0 && m.flights[0] <= m.answered {
+		m.flights = m.flights[1:]
+	}
+	writer := m.mayWrite()
+	m.mu.Unlock()
+	if !writer {
+		return nil
+	}
+	_, err := m.write() // the reader closes the connection itself
+	return err
 }
 
 // fail tells everybody whose replies will not come, and makes the Mux ready to
@@ -222,7 +259,8 @@ func (m *Mux) fail(torn bool) {
 	m.mu.Lock()
 	m.failing = true
 	pending, taken := m.pending, m.taken
-	m.pending, m.taken, m.out = ring{}, 0, nil
+	m.pending, m.taken, m.out, m.queued = ring{}, 0, nil, 0
+	m.written, m.answered, m.flights = 0, 0, nil
 	m.mu.Unlock()
 	for i := 0; pending.length() > 0; i++ {
 		sink, n := pending.first()

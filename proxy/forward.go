@@ -83,12 +83,17 @@ func (s *session) submit() error {
 	if errors.Is(err, upstream.ErrUnauthenticated) {
 		return s.submitAlone(run)
 	}
-	s.server.metrics.Unavailable.Add(float64(run.count))
-	s.out.write(appendRepeated(nil, string(appendReply(nil, unavailable(err), 2)), run.count))
+	s.refuseRun(run, err)
 	if upstream.IsRefusal(err) {
 		return errEnded // its user is no more, or has another password now
 	}
 	return nil
+}
+
+// refuseRun answers a run that could not be sent.
+func (s *session) refuseRun(run gathered, err error) {
+	s.server.metrics.Unavailable.Add(float64(run.count))
+	s.out.write(appendRepeated(nil, string(appendReply(nil, unavailable(err), 2)), run.count))
 }
 
 // submitAlone sends a run of a client that has yet to authenticate by a
@@ -96,7 +101,7 @@ func (s *session) submit() error {
 func (s *session) submitAlone(run gathered) error {
 	l, err := s.attach(effect{kind: effectLarge})
 	if err != nil {
-		s.out.write(appendRepeated(nil, string(appendReply(nil, unavailable(err), 2)), run.count))
+		s.refuseRun(run, err)
 		return nil
 	}
 	s.mu.Lock()

@@ -125,6 +125,14 @@ func (l *link) detach(s *session) {
 	l.pool.endTurn(s)
 }
 
+// discard takes a link that is of no use from its session, and ends it.
+func (l *link) discard(s *session) {
+	s.mu.Lock()
+	l.detach(s)
+	s.mu.Unlock()
+	l.drop()
+}
+
 // setup sends a command of the sidecar's own.
 func (l *link) setup(s *session, command [][]byte) {
 	s.mu.Lock()

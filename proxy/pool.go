@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
 	"seckill-proxy/upstream"
 )
 
@@ -22,7 +20,6 @@ type pool struct {
 	max     int
 	wait    time.Duration // for a free one, when max are in use
 	idleMax time.Duration
-	log     *zap.Logger
 	follows sync.WaitGroup // goroutines of links
 	brief   chan struct{}  // has an element for each session that has a turn
 
@@ -37,8 +34,8 @@ type pool struct {
 // errNoLink is returned when all connections are in use and stay so.
 var errNoLink = errors.New("no upstream connection is free (limits.pinned_max)")
 
-func newPool(target *upstream.Target, max int, wait, idleMax time.Duration, log *zap.Logger) *pool {
-	p := &pool{target: target, max: max, wait: wait, idleMax: idleMax, log: log, freed: make(chan struct{}),
+func newPool(target *upstream.Target, max int, wait, idleMax time.Duration) *pool {
+	p := &pool{target: target, max: max, wait: wait, idleMax: idleMax, freed: make(chan struct{}),
 		brief: make(chan struct{}, briefMax)}
 	p.mu.Lock()
 	defer p.mu.Unlock() // closeIdle, which needs trim, waits for it
@@ -73,10 +70,7 @@ func (p *pool) get(ctx context.Context, s *session, e effect) error {
 			if l.attach(s) && l.become(s, e) {
 				return nil
 			}
-			s.mu.Lock()
-			l.detach(s)
-			s.mu.Unlock()
-			l.drop()
+			l.discard(s)
 			continue
 		}
 		select {
@@ -171,10 +165,7 @@ func (p *pool) dial(ctx context.Context, s *session, e effect) error {
 	l.attach(s)
 	p.follows.Go(l.follow)
 	if !l.become(s, e) {
-		s.mu.Lock()
-		l.detach(s)
-		s.mu.Unlock()
-		l.drop()
+		l.discard(s)
 		return fmt.Errorf("%w: the new connection was lost", upstream.ErrDown)
 	}
 	return nil

@@ -89,7 +89,7 @@ func New(limits Limits, target *upstream.Target, table *commands.Table,
 		metrics:  m,
 		log:      log,
 		output:   outboxLimits{client: limits.ClientOutput, total: limits.Output},
-		pool:     newPool(target, limits.Pinned, limits.PinnedWait, limits.PinnedIdle, log),
+		pool:     newPool(target, limits.Pinned, limits.PinnedWait, limits.PinnedIdle),
 		sessions: make(map[*session]struct{}),
 	}
 	s.backends = newLeases(limits.Profiles, func(as upstream.Profile) *backend {

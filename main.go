@@ -22,10 +22,10 @@ import (
 
 	"seckill-proxy/admin"
 	"seckill-proxy/commands"
-	"seckill-proxy/commands/lock"
 	"seckill-proxy/commands/seckill"
 	"seckill-proxy/config"
 	"seckill-proxy/internal/hangup"
+	"seckill-proxy/localcache"
 	"seckill-proxy/metrics"
 	"seckill-proxy/proxy"
 	"seckill-proxy/upstream"
@@ -94,7 +94,9 @@ func check(ctx context.Context, cfg config.Config, target *upstream.Target, stdo
 // serve runs the sidecar until ctx ends, then drains it.
 func serve(ctx context.Context, cfg config.Config, target *upstream.Target, log *zap.Logger) error {
 	counters := metrics.New()
-	server := proxy.New(limits(cfg), target, commands.NewTable(), newBackend(cfg), counters, log)
+	lockNodes, closeLockNodes := openLockNodes(cfg, log)
+	defer closeLockNodes()
+	server := proxy.New(limits(cfg), target, commands.NewTable(), newBackend(cfg, lockNodes, counters, log), counters, log)
 	listeners, err := listen(cfg.Listen)
 	if err != nil {
 		return err
@@ -244,15 +246,37 @@ func limits(cfg config.Config) proxy.Limits {
 }
 
 // newBackend returns what makes the sales and locks of one user and database.
-func newBackend(cfg config.Config) func(*redis.Client) *commands.Backend {
+func newBackend(cfg config.Config, lockNodes []*redis.Client, m *metrics.Metrics, log *zap.Logger) func(*redis.Client) *commands.Backend {
+	newLocker := newLocks(cfg.Lock, lockNodes, m, log)
+	sales := salesOptions(cfg.Seckill)
+	sales.Observer, sales.Log = m.Sales, log
 	return func(rdb *redis.Client) *commands.Backend {
 		return &commands.Backend{
-			Sales: seckill.New(rdb, seckill.Options{Prefix: cfg.Seckill.Prefix, TakeoverAfter: cfg.Seckill.Takeover}),
-			Locks: lock.New(rdb, lock.Options{
-				Prefix:          cfg.Lock.Prefix,
-				CompanionPrefix: cfg.Lock.CompanionPrefix,
-				TTLMax:          cfg.Lock.TTLMax,
-			}),
+			Sales: seckill.New(rdb, sales),
+			Locks: newLocker(rdb),
 		}
+	}
+}
+
+func salesOptions(cfg config.Seckill) seckill.Options {
+	return seckill.Options{
+		Prefix:         cfg.Prefix,
+		Shards:         max(cfg.Shards, 1), // one master
+		TakeoverAfter:  cfg.Takeover,
+		BatchMax:       cfg.BatchMax,
+		QueueMax:       cfg.QueueMax,
+		QueuesMax:      cfg.QueuesMax,
+		QueueWait:      cfg.QueueWait,
+		SyncReplicas:   cfg.SyncReplicas,
+		SyncTimeout:    cfg.SyncTimeout,
+		AuditEvery:     cfg.AuditInterval,
+		AuditOrdersMax: int64(cfg.AuditOrdersMax),
+		Cache: localcache.Options{
+			SalesMax:    cfg.Cache.SalesMax,
+			AbsentMax:   cfg.Cache.AbsentMax,
+			RatesMax:    cfg.Cache.RatesMax,
+			BuyersMax:   cfg.Cache.BuyersMax,
+			ReceiptsMax: cfg.Cache.ReceiptsMax,
+		},
 	}
 }

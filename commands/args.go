@@ -2,6 +2,7 @@ package commands
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -61,6 +62,35 @@ func (p *parser) integer(name, what string, least, most int64) int64 {
 		return 0
 	}
 	return n
+}
+
+// option is a keyword that a command takes, and what takes its value.
+type option struct {
+	keyword string
+	take    func()
+}
+
+// options takes all arguments that are left: the allowed options, in any order,
+// each at most once.
+func (p *parser) options(allowed ...option) {
+	given := make(map[string]bool, len(allowed))
+	for p.more() {
+		keyword := p.option()
+		i := slices.IndexFunc(allowed, func(o option) bool { return o.keyword == keyword })
+		switch {
+		case i < 0:
+			var keywords []string
+			for _, o := range allowed {
+				keywords = append(keywords, o.keyword)
+			}
+			p.unknownOption(keyword, keywords...)
+		case given[keyword]:
+			p.failf("ERR syntax error: %s is given twice", keyword)
+		default:
+			given[keyword] = true
+			allowed[i].take()
+		}
+	}
 }
 
 // option takes the keyword of an option, upper case.

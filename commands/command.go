@@ -6,9 +6,7 @@ package commands
 
 import (
 	"context"
-
-	"seckill-proxy/commands/lock"
-	"seckill-proxy/commands/seckill"
+	"slices"
 )
 
 // Command is one row of the table.
@@ -46,14 +44,14 @@ type Outcome struct {
 	Meaning string // one sentence, no full stop
 }
 
-// Backend is what a handler works with: the sales and locks of one database,
-// reached with the rights of one user. It is safe for concurrent use.
-type Backend struct {
-	Sales *seckill.Store
-	Locks *lock.Locker
-}
+// Blocks reports whether the command may wait for something to happen.
+func (c *Command) Blocks() bool { return slices.Contains(c.Flags, "blocking") }
 
 // Handler executes a command. args are the arguments after the command's name,
 // already counted against Arity; they are only valid until the handler returns.
-// ctx ends when the client is gone or the sidecar stops.
-type Handler func(ctx context.Context, b *Backend, args [][]byte) Reply
+//
+// ctx ends when the sidecar's clients are cut. That of a command that Blocks ends
+// as soon as its client is gone or has closed its sending side, or the sidecar
+// drains: a handler must not wait any longer then, and may still do what needs
+// no waiting. It may have ended before the handler is called.
+type Handler func(ctx context.Context, c *Connection, args [][]byte) Reply

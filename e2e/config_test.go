@@ -74,7 +74,7 @@ func TestConfigurationReachesItsPlace(t *testing.T) {
 // TestWrongConfiguration wants the whole of what the program says: where the
 // wrong thing stands, the key, the value and what is allowed.
 func TestWrongConfiguration(t *testing.T) {
-	wrongFile := file(t, "lock:\n  prefx: a\nseckill:\n  takeover_ms: 0\n")
+	wrongFile := file(t, "log:\n  levl: info\nseckill:\n  takeover_ms: 0\n")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -95,10 +95,10 @@ func TestWrongConfiguration(t *testing.T) {
 			`command line: unexpected argument "127.0.0.1:6379"; allowed are -admin, -check, -config, -health, -listen, -upstream, -version`},
 		{"environment's value", settings{env: []string{"SECKILL_LOG_LEVEL=loud"}},
 			`environment: SECKILL_LOG_LEVEL: log.level: bad value "loud": want one of debug, info, warn, error`},
-		{"unknown variable", settings{env: []string{"SECKILL_LOCK_PREFX=a"}},
-			"environment: SECKILL_LOCK_PREFX: unknown variable; allowed are SECKILL_LOCK_COMPANION_PREFIX, SECKILL_LOCK_PREFIX, SECKILL_LOCK_TTL_MAX_MS"},
+		{"unknown variable", settings{env: []string{"SECKILL_LOG_LEVL=info"}},
+			"environment: SECKILL_LOG_LEVL: unknown variable; allowed are SECKILL_LOG_FORMAT, SECKILL_LOG_LEVEL"},
 		{"file", settings{args: []string{"-config", wrongFile}},
-			wrongFile + ": lock.prefx: unknown key; allowed are lock.companion_prefix, lock.prefix, lock.ttl_max_ms\n" +
+			wrongFile + ": log.levl: unknown key; allowed are log.format, log.level\n" +
 				wrongFile + ": seckill.takeover_ms: bad value 0: want an integer of milliseconds from 1 to 31536000000"},
 		{"no such file", settings{env: []string{"SECKILL_CONFIG=/nowhere/config.yaml"}},
 			"configuration file: open /nowhere/config.yaml: no such file or directory"},

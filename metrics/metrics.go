@@ -23,6 +23,9 @@ type Metrics struct {
 	Unavailable    prometheus.Counter // commands answered without Redis, because it was down
 	SlowClients    prometheus.Counter // clients closed because they didn't read
 	outcomes       *prometheus.CounterVec
+
+	Sales *Sales // what the sales do
+	Locks *Locks // what becomes of locks
 }
 
 // New returns metrics in a registry of their own, with those of the Go runtime
@@ -47,7 +50,10 @@ func New() *Metrics {
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "custom_commands_total", Help: "Custom commands by name and code of the outcome."},
 			[]string{"command", "code"}),
+		Sales: newSales(),
 	}
+	m.Registry.MustRegister(m.Sales.all()...)
+	m.Locks = newLocks(m.Registry)
 	m.Registry.MustRegister(m.Clients, m.ClientsTotal, m.Forwarded, m.ProtocolErrors, m.DialFailures, m.Unavailable, m.SlowClients, m.outcomes,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m

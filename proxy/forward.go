@@ -65,23 +65,31 @@ func (s *session) submit() error {
 		}
 		s.lanes = s.server.lanes.acquire(key)
 	}
+	mux := s.lanes.value.of(run.lane)
+	if mux.Stuck() && s.detour(run) {
+		return nil
+	}
 	s.mu.Lock()
 	s.outstanding += run.count
 	s.mu.Unlock()
-	s.server.metrics.Forwarded.Add(float64(run.count))
-	err := s.lanes.value.of(run.lane).Submit(s.server.ctx, s, run.commands, run.count)
+	err := mux.Submit(s.ctx, s, run.commands, run.count)
 	if err == nil {
+		s.server.metrics.Forwarded.Add(float64(run.count))
 		return nil
 	}
 	// Nothing of the run was sent; what was sent before is answered first.
 	s.mu.Lock()
-	s.outstanding -= run.count
+	s.outstanding = max(s.outstanding-run.count, 0)
 	for s.outstanding > 0 {
 		s.changed.Wait()
 	}
 	s.mu.Unlock()
 	if errors.Is(err, upstream.ErrUnauthenticated) {
-		return s.submitAlone(run)
+		// Redis closes the connection of a stranger who sends much, so it has to be
+		// the client's own.
+		if err = s.submitAlone(run, effect{kind: effectLarge}); err == nil {
+			return nil
+		}
 	}
 	s.refuseRun(run, err)
 	if upstream.IsRefusal(err) {
@@ -90,23 +98,33 @@ func (s *session) submit() error {
 	return nil
 }
 
+// detour sends a run round a lane that is stuck. False when it has to take its
+// place there: behind what the session sent before, or because too many others
+// have gone round it.
+func (s *session) detour(run gathered) bool {
+	s.mu.Lock()
+	waits := s.outstanding > 0
+	s.mu.Unlock()
+	return !waits && s.server.pool.takeDetour(s) && s.submitAlone(run, effect{}) == nil
+}
+
 // refuseRun answers a run that could not be sent.
 func (s *session) refuseRun(run gathered, err error) {
 	s.server.metrics.Unavailable.Add(float64(run.count))
 	s.out.write(appendRepeated(nil, string(appendReply(nil, unavailable(err), 2)), run.count))
 }
 
-// submitAlone sends a run of a client that has yet to authenticate by a
-// connection of its own: Redis closes the connection of one who sends much.
-func (s *session) submitAlone(run gathered) error {
-	l, err := s.attach(effect{kind: effectLarge})
+// submitAlone sends a run by a connection of the session's own; e is the effect of
+// each of its commands. On an error nothing was sent.
+func (s *session) submitAlone(run gathered, e effect) error {
+	l, err := s.attach(e)
 	if err != nil {
-		s.refuseRun(run, err)
-		return nil
+		return err
 	}
+	s.server.metrics.Forwarded.Add(float64(run.count))
 	s.mu.Lock()
 	for range run.count - 1 {
-		l.expect(effect{kind: effectLarge})
+		l.expect(e)
 	}
 	s.mu.Unlock()
 	s.alone.add(l, run.commands)
@@ -327,14 +345,14 @@ func (s *session) attach(e effect) (*link, error) {
 		}
 		s.mu.Unlock()
 		s.settle()
-		if failure := s.server.pool.get(s.server.ctx, s, e); failure != nil {
+		if failure := s.server.pool.get(s.ctx, s, e); failure != nil {
 			err = failure
 			break
 		}
 	}
 	s.mu.Lock()
 	s.attaching = false
-	s.server.pool.endTurn(s)
+	s.endTurn()
 	s.mu.Unlock()
 	s.server.metrics.DialFailures.Inc()
 	return nil, err

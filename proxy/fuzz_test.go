@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"seckill-proxy/internal/nettest"
 	"seckill-proxy/internal/rawclient"
 )
 
@@ -34,7 +35,7 @@ func FuzzSession(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, fromClient, fromRedis []byte, cut uint8) {
 		ignore := goleak.IgnoreCurrent()
-		addr, stop := fakeUpstream(t, func(conn net.Conn, rd *bufio.Reader) { sayWhatever(conn, rd, fromRedis) })
+		addr, stop := nettest.Serve(t, func(conn net.Conn, rd *bufio.Reader) { sayWhatever(conn, rd, fromRedis) })
 		p := startSidecar(t, addr, func(s *setup) {
 			s.upstream.DialTimeout, s.upstream.ScriptTimeout = 20*time.Millisecond, 20*time.Millisecond
 			s.limits.Linger, s.limits.PinnedWait = 20*time.Millisecond, 20*time.Millisecond

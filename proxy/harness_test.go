@@ -113,7 +113,7 @@ func startSidecar(t testing.TB, upstreamAddr string, changes ...func(*setup)) *s
 func newBackend(rdb *redis.Client) *commands.Backend {
 	return &commands.Backend{
 		Sales: seckill.New(rdb, seckill.Options{Prefix: seckill.DefaultPrefix, TakeoverAfter: time.Minute}),
-		Locks: lock.New(rdb, lock.Options{Prefix: "lock:", CompanionPrefix: "lockmeta:", TTLMax: time.Hour}),
+		Locks: lock.New(rdb, lock.DefaultOptions()),
 	}
 }
 

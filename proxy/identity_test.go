@@ -90,3 +90,49 @@ func TestTrackingThatIsRedirected(t *testing.T) {
 		target.ExpectClosed()
 	}
 }
+
+// A HELLO that Redis refused may have changed the user before: until that is clear
+// again, custom commands run as nobody.
+func TestCustomCommandsAfterARefusedHello(t *testing.T) {
+	p := startPair(t)
+	p.direct(t).Want(ok, "ACL", "SETUSER", "alice", "on", ">pw", "~app:*", "&*", "+@all")
+	for refused, who := range map[string]string{
+		"HELLO 2 AUTH alice pw NOSUCH\r\n":                  "alice",
+		"HELLO 2 AUTH alice pw SETNAME \"a b\"\r\n":         "alice",
+		"HELLO 2 AUTH alice pw AUTH nobody x\r\n":           "alice",
+		"HELLO 2 AUTH alice wrong\r\n":                      "default",
+		"HELLO 2 SETNAME n AUTH alice wrong\r\n":            "default",
+		"HELLO 2 NOSUCH AUTH alice pw\r\n":                  "default",
+		"HELLO 2 SETNAME \"a b\" AUTH alice pw\r\n":         "default",
+		"HELLO 2 SETNAME \"a b\"\r\n":                       "default",
+		"HELLO 7 AUTH alice pw\r\n":                         "default",
+		"MULTI\r\nHELLO 2 AUTH alice pw NOSUCH\r\nEXEC\r\n": "alice",
+	} {
+		c := p.dial(t)
+		c.Send(refused)
+		for range strings.Count(refused, "\r\n") {
+			c.Reply()
+		}
+		c.Want(rawclient.Bulk(who), "ACL", "WHOAMI")
+		got := c.Do("SECKILL.CREATE", "s", "1")
+		if who == "alice" && !strings.HasPrefix(got, "-ERR a HELLO was refused") || who == "default" && got[0] == '*' && !strings.Contains(got, ":200") && !strings.Contains(got, ":409") {
+			t.Errorf("%q: a custom command got %q", refused, got)
+		}
+		c.Want(ok, "AUTH", "alice", "pw")
+		wantPrefix(t, c, "-NOPERM", "SECKILL.CREATE", "s", "1")
+		c.Want("+RESET\r\n", "RESET")
+		wantPrefix(t, c, "*", "SECKILL.CREATE", "s", "1")
+	}
+}
+
+// A name can be taken off by HELLO too.
+func TestHelloTakesANameOff(t *testing.T) {
+	p := startPair(t)
+	for _, c := range []*rawclient.Conn{p.direct(t), p.dial(t)} {
+		c.Want(ok, "CLIENT", "SETNAME", "n")
+		c.Do("HELLO", "2", "SETNAME", "")
+		c.Want(null, "CLIENT", "GETNAME")
+		c.Send("MULTI\r\nCLIENT GETNAME\r\nEXEC\r\n")
+		c.Expect(ok + queued + "*1\r\n" + null)
+	}
+}

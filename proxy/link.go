@@ -122,7 +122,7 @@ func (l *link) detach(s *session) {
 	defer l.mu.Unlock()
 	l.session = nil
 	s.link.CompareAndSwap(l, nil)
-	l.pool.endTurn(s)
+	s.endTurn()
 }
 
 // discard takes a link that is of no use from its session, and ends it.
@@ -268,7 +268,7 @@ func (l *link) settle(s *session) {
 	s.mu.Lock()
 	l.answered, l.quiet = l.received, 0
 	if l.answered == l.sent && !s.attaching {
-		l.pool.endTurn(s)
+		s.endTurn()
 	}
 	free := l.releaseIfFree(s)
 	s.changed.Broadcast()

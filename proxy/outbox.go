@@ -5,7 +5,8 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
-	"syscall"
+
+	"seckill-proxy/internal/rawio"
 )
 
 // outbox is the way of replies to one client. Whoever has something for the
@@ -13,7 +14,7 @@ import (
 // once is kept, within limits, and a goroutine brings it as the client reads.
 type outbox struct {
 	conn   net.Conn
-	raw    syscall.RawConn // nil where the socket can't be had, as with TLS
+	socket *rawio.Conn // conn, nil where it has no socket to be used at once
 	limits *outboxLimits
 
 	mu       sync.Mutex
@@ -24,12 +25,6 @@ type outbox struct {
 	closed   bool
 	reason   error // why it was closed, nil when the client left
 	drains   sync.WaitGroup
-
-	// Of the attempt under way, so that it needs no closure.
-	attempt func(fd uintptr) bool
-	b       []byte
-	n       int
-	err     error
 }
 
 // outboxLimits bound what slow clients can make the sidecar hold.
@@ -47,15 +42,7 @@ var (
 func newOutbox(conn net.Conn, limits *outboxLimits) *outbox {
 	o := &outbox{conn: conn, limits: limits}
 	o.drained.L = &o.mu
-	if socket, ok := conn.(syscall.Conn); ok {
-		if raw, err := socket.SyscallConn(); err == nil {
-			o.raw = raw
-		}
-	}
-	o.attempt = func(fd uintptr) bool {
-		o.n, o.err = syscall.Write(int(fd), o.b)
-		return true // once only
-	}
+	o.socket, _ = conn.(*rawio.Conn)
 	return o
 }
 
@@ -67,7 +54,7 @@ func (o *outbox) write(b []byte) {
 	if o.closed {
 		return
 	}
-	if !o.draining && o.raw != nil {
+	if !o.draining && o.socket != nil {
 		b = b[o.try(b):]
 	}
 	if len(b) > 0 && !o.closed {
@@ -78,18 +65,11 @@ func (o *outbox) write(b []byte) {
 // try offers b to the socket once and returns how many bytes it took. It is
 // called with the lock held.
 func (o *outbox) try(b []byte) int {
-	o.b, o.n, o.err = b, 0, nil
-	err := o.raw.Write(o.attempt)
-	o.b = nil
-	switch {
-	case err != nil:
-		o.shut(nil)
-	case o.err == syscall.EAGAIN || o.err == syscall.EINTR:
-		return 0
-	case o.err != nil:
+	n, err := o.socket.TryWrite(b)
+	if err != nil {
 		o.shut(nil)
 	}
-	return max(o.n, 0)
+	return n
 }
 
 // keep keeps bytes for drain, which it starts. It is called with the lock held.
@@ -170,7 +150,7 @@ func (o *outbox) writeAll(b []byte) error {
 		return net.ErrClosed
 	}
 	n := 0
-	if o.raw != nil {
+	if o.socket != nil {
 		n = o.try(b)
 	}
 	o.mu.Unlock()
@@ -212,11 +192,10 @@ func (o *outbox) shut(reason error) {
 		return
 	}
 	o.closed, o.reason = true, reason
-	if o.raw == nil {
+	if o.socket == nil {
 		o.conn.Close()
 	} else {
-		// An error says that it is closed already.
-		_ = o.raw.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), syscall.SHUT_RDWR) })
+		_ = o.socket.Shutdown() // an error says that it is closed already
 	}
 	o.release(o.held)
 	o.kept = nil

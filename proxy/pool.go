@@ -22,6 +22,7 @@ type pool struct {
 	idleMax time.Duration
 	follows sync.WaitGroup // goroutines of links
 	brief   chan struct{}  // has an element for each session that has a turn
+	detours chan struct{}  // the same for those that go round a lane
 
 	mu     sync.Mutex
 	free   []*link       // the one used last is last
@@ -36,7 +37,7 @@ var errNoLink = errors.New("no upstream connection is free (limits.pinned_max)")
 
 func newPool(target *upstream.Target, max int, wait, idleMax time.Duration) *pool {
 	p := &pool{target: target, max: max, wait: wait, idleMax: idleMax, freed: make(chan struct{}),
-		brief: make(chan struct{}, briefMax)}
+		brief: make(chan struct{}, briefMax), detours: make(chan struct{}, detoursMax)}
 	p.mu.Lock()
 	defer p.mu.Unlock() // closeIdle, which needs trim, waits for it
 	p.trim = time.AfterFunc(idleMax, p.closeIdle)
@@ -49,13 +50,18 @@ func newPool(target *upstream.Target, max int, wait, idleMax time.Duration) *poo
 // each.
 const briefMax = 8
 
+// detoursMax is how many sessions at a time have a connection to themselves only
+// because the lane is stuck. When Redis stands still, thousands of clients may want
+// one.
+const detoursMax = 16
+
 // get attaches a connection to a session and makes it what the session's state
 // says. The error wraps upstream.ErrDown or is errNoLink; nothing of the
 // session's was sent then.
 func (p *pool) get(ctx context.Context, s *session, e effect) error {
 	deadline := time.NewTimer(p.wait)
 	defer deadline.Stop()
-	if !e.kind.lasts() && !s.brief {
+	if !e.kind.lasts() && s.turn == nil {
 		p.takeTurn(ctx, s)
 	}
 	for {
@@ -91,20 +97,36 @@ func (p *pool) takeTurn(ctx context.Context, s *session) {
 	defer timer.Stop()
 	select {
 	case p.brief <- struct{}{}:
-		s.mu.Lock()
-		s.brief = true
-		s.mu.Unlock()
+		s.setTurn(p.brief)
 	case <-timer.C:
 	case <-ctx.Done():
 	}
 }
 
+// takeDetour gives the session a place among those that go round a lane, if there
+// is one.
+func (p *pool) takeDetour(s *session) bool {
+	select {
+	case p.detours <- struct{}{}:
+		s.setTurn(p.detours)
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *session) setTurn(of chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.turn = of
+}
+
 // endTurn gives the session's place to the next, if it has one. It is called with
 // session.mu held.
-func (p *pool) endTurn(s *session) {
-	if s.brief {
-		s.brief = false
-		<-p.brief
+func (s *session) endTurn() {
+	if s.turn != nil {
+		<-s.turn
+		s.turn = nil
 	}
 }
 

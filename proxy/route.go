@@ -3,6 +3,7 @@ package proxy
 import (
 	"strconv"
 	"strings"
+	"time"
 
 	"seckill-proxy/internal/resp"
 	"seckill-proxy/upstream"
@@ -39,6 +40,9 @@ type effect struct {
 	hold     hold              // effectHold, effectRelease
 	doubt    hold              // what Redis may have done in part when it refuses
 	mute     replyMode         // effectReplyMode
+	named    bool              // effectHello with SETNAME
+	again    bool              // effectHello with more than one AUTH
+	pause    time.Duration     // effectPause
 }
 
 type effectKind byte
@@ -60,6 +64,7 @@ const (
 	effectHold    // the session has something that only its own connection has
 	effectRelease // and now hasn't any more
 
+	effectPause    // Redis pauses, or goes on
 	effectBlocks   // may wait: when the client is gone, so is its wish
 	effectWaits    // the same, for the replicas to have what the session wrote
 	effectLarge    // may be too much for Redis, which then closes the connection
@@ -343,9 +348,28 @@ func clientEffect(cmd *resp.Command) effect {
 		return replyEffect(cmd)
 	case "ID", "INFO", "NO-EVICT", "NO-TOUCH", "CAPA":
 		return effect{kind: effectHold, hold: holdConnection}
+	case "PAUSE":
+		return pauseEffect(cmd)
+	case "UNPAUSE":
+		return effect{kind: effectPause}
 	}
 	return effect{}
 }
+
+// pauseEffect reads CLIENT PAUSE milliseconds [WRITE | ALL].
+func pauseEffect(cmd *resp.Command) effect {
+	if len(cmd.Args) < 3 {
+		return effect{}
+	}
+	ms, err := strconv.ParseInt(string(cmd.Args[2]), 10, 64)
+	if err != nil {
+		return effect{}
+	}
+	return effect{kind: effectPause, pause: time.Duration(min(ms, pauseMax.Milliseconds())) * time.Millisecond}
+}
+
+// pauseMax bounds what is remembered of a pause.
+const pauseMax = 24 * time.Hour
 
 // replyEffect reads CLIENT REPLY. The sidecar keeps the mode itself and has Redis
 // answer all the time: silence would hide what AUTH or MULTI came to. So Redis is
@@ -409,10 +433,11 @@ func helloEffect(cmd *resp.Command) effect {
 	}
 	for i := 2; i < len(cmd.Args); i++ {
 		if argumentIs(cmd, i, "AUTH") && i+2 < len(cmd.Args) {
+			e.again = e.identity.Known
 			e.identity = identity(string(cmd.Args[i+1]), cmd.Args[i+2])
 			i += 2
 		} else if argumentIs(cmd, i, "SETNAME") && i+1 < len(cmd.Args) {
-			e.name = string(cmd.Args[i+1])
+			e.name, e.named = string(cmd.Args[i+1]), true
 			i++
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"seckill-proxy/commands"
 	"seckill-proxy/internal/hangup"
+	"seckill-proxy/internal/rawio"
 	"seckill-proxy/internal/resp"
 	"seckill-proxy/metrics"
 	"seckill-proxy/upstream"
@@ -95,7 +96,10 @@ func New(limits Limits, target *upstream.Target, table *commands.Table,
 	s.backends = newLeases(limits.Profiles, func(as upstream.Profile) *backend {
 		client := target.Client(as.Identity, as.DB)
 		return &backend{open(client), client}
-	}, func(b *backend) { b.client.Close() }) // once more does no harm
+	}, func(b *backend) {
+		b.client.Close() // first: it ends all waiting for Redis. Once more does no harm
+		b.Close()
+	})
 	s.lanes = newLeases(limits.Profiles, func(as upstream.Profile) *lanes {
 		return &lanes{shared: upstream.NewMux(target, as), scripts: upstream.NewMux(target, as)}
 	}, func(l *lanes) {
@@ -106,9 +110,15 @@ func New(limits Limits, target *upstream.Target, table *commands.Table,
 	return s
 }
 
-// Connect opens the connections that most sessions will share. It is no error that
-// Redis is down: they are opened again when they are needed.
+// Connect opens the connections that most sessions will share, and starts what the
+// sales need without a client, such as that unpaid reservations expire. It is no
+// error that Redis is down: they are opened again when they are needed.
 func (s *Server) Connect(ctx context.Context) error {
+	as := s.target.Profile()
+	as.Protocol = 0 // as session.backend
+	backend := s.backends.acquire(as)
+	defer backend.release()
+	backend.value.Start()
 	lease := s.lanes.acquire(s.target.Profile())
 	defer lease.release()
 	return errors.Join(lease.value.shared.Connect(ctx), lease.value.scripts.Connect(ctx))
@@ -131,7 +141,7 @@ func (s *Server) Serve(ln net.Listener) error {
 // knock, and makes a session of it.
 func (s *Server) takeOver(c redcon.Conn, _ redcon.Command) {
 	c.Detach()
-	client := c.NetConn().(*knock).Conn
+	client := rawio.Wrap(c.NetConn().(*knock).Conn)
 	session := newSession(s, client)
 	s.mu.Lock()
 	if s.drain.Load() {
@@ -199,7 +209,7 @@ func (s *Server) Shutdown(ctx context.Context) {
 
 // execute runs a custom command's handler. A handler that panics costs its
 // client an error, and nobody else anything.
-func (s *Server) execute(row *commands.Command, backend *commands.Backend, args [][]byte) (reply commands.Reply) {
+func (s *Server) execute(ctx context.Context, row *commands.Command, conn *commands.Connection, args [][]byte) (reply commands.Reply) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("a command panicked", zap.String("command", row.Name), zap.Any("panic", p),
@@ -208,7 +218,7 @@ func (s *Server) execute(row *commands.Command, backend *commands.Backend, args 
 		}
 		s.metrics.Outcome(row.Name, outcomeCode(reply))
 	}()
-	return row.Handle(s.ctx, backend, args)
+	return row.Handle(ctx, conn, args)
 }
 
 // outcomeCode is the integer that a business outcome starts with.

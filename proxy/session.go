@@ -1,12 +1,11 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,15 +28,17 @@ type session struct {
 	client net.Conn
 	reader *resp.CommandReader
 	out    *outbox
+	ctx    context.Context // of what waits for Redis; ended by cut
+	end    context.CancelFunc
 
 	// Of serve alone.
-	run      gathered // commands for a shared lane, not yet submitted
-	alone    alone    // commands for link, not yet sent
-	rest     *rest    // the partial command under way, nil when there is none
-	lanes    *lease[*lanes]
-	backends *lease[*backend]
-	local    []byte   // replies of the sidecar's own, not yet written
-	batch    []future // custom commands that run concurrently, in order
+	run    gathered // commands for a shared lane, not yet submitted
+	alone  alone    // commands for link, not yet sent
+	rest   *rest    // the partial command under way, nil when there is none
+	lanes  *lease[*lanes]
+	custom customSide
+	local  []byte   // replies of the sidecar's own, not yet written
+	batch  []future // custom commands that run concurrently, in order
 
 	writeMu sync.Mutex           // held while a reply is given to the client in pieces
 	link    atomic.Pointer[link] // the connection that the session has to itself; serve attaches it
@@ -45,11 +46,12 @@ type session struct {
 	mu          sync.Mutex // guards what follows, and the counters of link
 	changed     sync.Cond  // outstanding, or the counters of link
 	state       state
-	outstanding int         // replies to come by a shared lane
-	attaching   bool        // serve is about to use link
-	brief       bool        // it has one of the pool's places for what is soon over
-	gone        bool        // the client won't send more
-	lingering   *time.Timer // ends the session some time after that
+	outstanding int           // replies to come by a shared lane
+	attaching   bool          // serve is about to use link
+	turn        chan struct{} // has the session's place, if it has one of those that are few (pool.go)
+	gone        bool          // the client won't send more
+	endWait     func()        // ends the wait of the custom command under way; nil when none waits
+	lingering   *time.Timer   // ends the session some time after that
 	sizes       replySizes
 }
 
@@ -61,9 +63,6 @@ type gathered struct {
 	most     int // commands that it may have
 }
 
-// future is the reply of a custom command that is under way.
-type future <-chan commands.Reply
-
 func newSession(server *Server, client net.Conn) *session {
 	s := &session{
 		server: server,
@@ -72,6 +71,7 @@ func newSession(server *Server, client net.Conn) *session {
 		state:  state{Profile: server.target.Profile()},
 	}
 	s.changed.L = &s.mu
+	s.ctx, s.end = context.WithCancel(server.ctx)
 	s.reader = resp.NewCommandReader(server.limits.reader())
 	return s
 }
@@ -114,6 +114,7 @@ func (r *clientReader) HungUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gone = true
+	s.stopWaiting()
 	s.changed.Broadcast()
 	s.lingering = time.AfterFunc(s.server.limits.Linger, s.cut)
 }
@@ -217,9 +218,7 @@ func (s *session) close() {
 	if s.lanes != nil {
 		s.lanes.release()
 	}
-	if s.backends != nil {
-		s.backends.release()
-	}
+	s.closeCustom()
 	s.client.Close()
 	if reason := s.out.wait(); reason != nil {
 		s.server.metrics.SlowClients.Inc()
@@ -230,17 +229,25 @@ func (s *session) close() {
 // cut ends the session at once, whatever it waits for.
 func (s *session) cut() {
 	s.out.close()
+	s.end()
 	s.mu.Lock()
 	if l := s.link.Load(); l != nil {
 		l.drop()
 	}
 	s.outstanding = 0 // nobody is there to read them
+	s.stopWaiting()
 	s.changed.Broadcast()
 	s.mu.Unlock()
 }
 
-// stopReading makes the session end once what it has read is answered.
-func (s *session) stopReading() { _ = s.client.SetReadDeadline(time.Unix(1, 0)) }
+// stopReading makes the session end once what it has read is answered. What waits
+// for something to happen doesn't go on waiting.
+func (s *session) stopReading() {
+	_ = s.client.SetReadDeadline(time.Unix(1, 0))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopWaiting()
+}
 
 // beforeRead is called when no command is at hand: what was gathered is sent. An
 // error ends the session.
@@ -317,7 +324,7 @@ func (s *session) settle() {
 func (s *session) handle(cmd *resp.Command) error {
 	if len(cmd.Args) > 0 {
 		if row := s.server.table.Lookup(cmd.Args[0]); row != nil {
-			return s.custom(row, cmd)
+			return s.serveCustom(row, cmd)
 		}
 	}
 	return s.forward(cmd)
@@ -327,8 +334,11 @@ func (s *session) handle(cmd *resp.Command) error {
 func (s *session) forward(cmd *resp.Command) error {
 	way, e := routeOf(cmd)
 	switch e.kind {
+	case effectReset:
+		s.resetCustom()
 	case effectQuit:
 		s.settle()
+		s.resetCustom()
 		if s.link.Load() == nil {
 			s.answer(commands.Status("OK"))
 			return errEnded
@@ -387,87 +397,9 @@ func unavailable(err error) commands.Error {
 	return commands.Error(fmt.Sprintf("UNAVAILABLE %v; the command was not executed", err))
 }
 
-// custom serves a command of the table, or leaves it to Redis to refuse it where
-// Redis has to know that it was there.
-func (s *session) custom(row *commands.Command, cmd *resp.Command) error {
-	if len(s.batch) == 0 || !row.Concurrent || len(s.batch) >= s.server.limits.PipelineMax {
-		s.settle()
-	}
-	s.mu.Lock()
-	multi, subscribed, opaque := s.state.multi, s.state.inSubscribedMode(), s.state.opaque
-	s.mu.Unlock()
-	switch {
-	case opaque:
-		return s.sendAlone(cmd, effect{})
-	case multi:
-		return s.sendAlone(cmd, effect{kind: effectRefused})
-	case cmd.Partial:
-		return s.skip(func() error {
-			return s.refuse(commands.Error(fmt.Sprintf("ERR %s is longer than %d bytes (limits.custom_bytes_max)",
-				row.Name, s.server.limits.CustomBytes)))
-		})
-	case subscribed:
-		return s.refuse(commands.Error("ERR Can't execute '" + strings.ToLower(row.Name) +
-			"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"))
-	}
-	if wrong := row.ArityError(cmd.Count); wrong != "" {
-		return s.refuse(wrong)
-	}
-	backend := s.backend()
-	if row.Concurrent && s.reader.Buffered() {
-		s.batch = append(s.batch, s.begin(row, backend, cmd.Args[1:]))
-		return nil
-	}
-	reply := s.server.execute(row, backend, cmd.Args[1:])
-	s.collect()
-	s.answer(reply)
-	return nil
-}
-
-// refuse answers a custom command that isn't executed.
-func (s *session) refuse(reply commands.Error) error {
-	s.collect()
-	s.answer(reply)
-	return nil
-}
-
-// begin executes a command while the next one is read.
-func (s *session) begin(row *commands.Command, backend *commands.Backend, args [][]byte) future {
-	kept := make([][]byte, len(args))
-	for i, arg := range args {
-		kept[i] = slices.Clone(arg)
-	}
-	reply := make(chan commands.Reply, 1)
-	go func() { reply <- s.server.execute(row, backend, kept) }()
-	return reply
-}
-
-// collect waits for the commands that run concurrently and gathers their
-// replies in order.
-func (s *session) collect() {
-	for _, f := range s.batch {
-		s.answer(<-f)
-	}
-	s.batch = s.batch[:0]
-}
-
 // profile is the session's user, database and protocol.
 func (s *session) profile() upstream.Profile {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state.Profile
-}
-
-// backend returns the backend of the session's user and database.
-func (s *session) backend() *commands.Backend {
-	key := s.profile()
-	key.Protocol = 0 // the control plane has its own
-	if s.backends == nil || s.backends.key != key {
-		s.collect() // they still use the one before
-		if s.backends != nil {
-			s.backends.release()
-		}
-		s.backends = s.server.backends.acquire(key)
-	}
-	return s.backends.value.Backend
 }

@@ -20,6 +20,7 @@ type state struct {
 
 	multi  bool     // between MULTI and EXEC or DISCARD
 	held   hold     // what else only its own connection has
+	unsure bool     // whose session it is: a HELLO that Redis refused may have authenticated it
 	queued int      // commands queued since MULTI
 	tx     []queued // those among them that change the session
 
@@ -146,7 +147,7 @@ func lastInteger(tail []byte) int {
 // the effect with the number of its replies that are still to come; 0 ends it.
 func (s *state) answered(e effect, r *reply, target *upstream.Target) effect {
 	if s.multi && r.kind == '+' && bytes.HasPrefix(r.head, []byte("+QUEUED\r\n")) {
-		switch changes := e.kind.changesSession() || e.kind == effectOpaque || e.kind == effectReplyMode; {
+		switch changes := e.kind.changesSession() || e.kind == effectOpaque || e.kind == effectReplyMode || e.kind == effectPause; {
 		case changes && len(s.tx) < effectsMax:
 			s.tx = append(s.tx, queued{e, s.queued})
 		case changes:
@@ -162,6 +163,9 @@ func (s *state) answered(e effect, r *reply, target *upstream.Target) effect {
 	if e.kind == effectExec {
 		s.ended(r, target)
 	} else {
+		if bytes.HasPrefix(r.head, []byte("-WRONGPASS ")) && !e.again {
+			e.identity = upstream.Identity{} // it is nobody else's session
+		}
 		s.settle(e, r.kind, target)
 	}
 	e.replies = 0
@@ -172,6 +176,7 @@ func (s *state) answered(e effect, r *reply, target *upstream.Target) effect {
 func (s *state) settle(e effect, reply byte, target *upstream.Target) {
 	if reply == '-' {
 		s.held |= e.doubt
+		s.unsure = s.unsure || e.kind == effectHello && e.identity.Known
 		return
 	}
 	s.apply(e, target)
@@ -194,7 +199,7 @@ func (s *state) apply(e effect, target *upstream.Target) {
 		if e.identity.Known {
 			s.becomes(e.identity, target)
 		}
-		if e.name != "" {
+		if e.named {
 			s.name = e.name
 		}
 	case effectSelect:
@@ -211,6 +216,8 @@ func (s *state) apply(e effect, target *upstream.Target) {
 		s.held &^= e.hold
 	case effectMonitor:
 		s.monitoring = true
+	case effectPause:
+		target.Pause(e.pause)
 	case effectOpaque, effectSubscribe, effectUnsubscribe:
 		// A subscription inside a transaction answers with more replies than
 		// EXEC's array announces.
@@ -225,7 +232,7 @@ func (s *state) becomes(id upstream.Identity, target *upstream.Target) {
 	if s.Identity != id && s.DB != target.Profile().DB {
 		s.held |= holdConnection
 	}
-	s.Identity = id
+	s.Identity, s.unsure = id, false
 }
 
 // ended ends a transaction on EXEC's reply: an array of results, a null where a

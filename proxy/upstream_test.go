@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"seckill-proxy/internal/nettest"
 	"seckill-proxy/internal/rawclient"
 	"seckill-proxy/internal/redistest"
 )
@@ -234,35 +235,6 @@ func TestAClientThatIsGoneIsForgottenThoughRedisIsSilent(t *testing.T) {
 	}
 }
 
-// fakeUpstream is a server each of whose connections is what answer does with
-// it. It ends with the test, or by stop.
-func fakeUpstream(t testing.TB, answer func(conn net.Conn, rd *bufio.Reader)) (addr string, stop func()) {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var running sync.WaitGroup
-	running.Go(func() {
-		for {
-			conn, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			running.Go(func() {
-				defer conn.Close()
-				answer(conn, bufio.NewReader(conn))
-			})
-		}
-	})
-	stop = func() {
-		ln.Close()
-		running.Wait()
-	}
-	t.Cleanup(stop)
-	return ln.Addr().String(), stop
-}
-
 // awaitCommand answers the PINGs with which the sidecar tries a new connection,
 // and returns when another command has come; false at the end.
 func awaitCommand(conn net.Conn, rd *bufio.Reader) bool {
@@ -302,7 +274,7 @@ func TestWhatIsNoReplyNeverReachesAClient(t *testing.T) {
 	for name, say := range answers {
 		for _, command := range []string{"ECHO", "NOSUCH", "EVAL", "BLPOP"} {
 			t.Run(name+" to "+command, func(t *testing.T) {
-				addr, _ := fakeUpstream(t, func(conn net.Conn, rd *bufio.Reader) {
+				addr, _ := nettest.Serve(t, func(conn net.Conn, rd *bufio.Reader) {
 					if !awaitCommand(conn, rd) || say == "" {
 						return
 					}
@@ -338,7 +310,7 @@ const mine = "+mine\r\n"
 func TestHalfAReplyEndsTheConnection(t *testing.T) {
 	for _, half := range []string{"$10\r\nhalf", "*2\r\n+a\r\n", "+O", "$5\r\nwhole", "*1\r\n$3\r\nab", ":", "%1\r\n+k\r\n", "$100000\r\n" + strings.Repeat("x", 50_000)} {
 		for _, command := range []string{"ECHO", "NOSUCH", "EVAL"} {
-			addr, _ := fakeUpstream(t, func(conn net.Conn, rd *bufio.Reader) {
+			addr, _ := nettest.Serve(t, func(conn net.Conn, rd *bufio.Reader) {
 				if awaitCommand(conn, rd) {
 					_, _ = io.WriteString(conn, half)
 				}

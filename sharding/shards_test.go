@@ -2,11 +2,12 @@ package sharding
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 )
 
 func TestShardSlotsAreEvenlySpaced(t *testing.T) {
-	for _, shards := range []int{1, 2, 3, 10, 64, 1000} {
+	for shards := 1; shards <= 128; shards++ {
 		first := ShardSlot("iphone", 0, shards)
 		for shard := range shards {
 			next := first + Slots // the circle closes behind the last shard
@@ -20,6 +21,57 @@ func TestShardSlotsAreEvenlySpaced(t *testing.T) {
 			if least := Slots / shards; gap != least && gap != least+1 {
 				t.Errorf("%d shards: %d slots between shard %d and the next, want %d or one more", shards, gap, shard, least)
 			}
+		}
+	}
+}
+
+// Masters that own equal parts of the slots get equally many shards of every sale.
+// One more or less is only what rounding does where a shard lies on a border.
+func TestShardsAreSpreadEvenlyOverMasters(t *testing.T) {
+	const skus = 20
+	sales, rounded := 0, 0
+	for _, masters := range []int{1, 2, 3, 5, 6, 12, 16} {
+		for shards := 1; shards <= 128; shards++ {
+			least, most := shards/masters, (shards+masters-1)/masters
+			for sku := range skus {
+				has := make([]int, masters)
+				for shard := range shards {
+					has[ShardSlot(fmt.Sprint("sku", sku), shard, shards)*masters/Slots]++
+				}
+				fewest, fullest := slices.Min(has), slices.Max(has)
+				if fewest < least-1 || fullest > most+1 {
+					t.Fatalf("%d shards of sale %d on %d masters: %v", shards, sku, masters, has)
+				}
+				if sales++; fewest < least || fullest > most {
+					rounded++
+				}
+			}
+		}
+	}
+	if rounded*100 > sales {
+		t.Errorf("%d of %d sales are unevenly spread", rounded, sales)
+	}
+}
+
+// Not all sales begin on the same master.
+func TestSalesBeginAnywhere(t *testing.T) {
+	const sales, parts = 16_000, 16
+	var has [parts]int
+	for sale := range sales {
+		has[ShardSlot(fmt.Sprint("sku", sale), 0, 1)*parts/Slots]++
+	}
+	for part, n := range has {
+		if n < sales/parts*8/10 || n > sales/parts*12/10 {
+			t.Errorf("%d of %d sales begin in part %d of %d", n, sales, part, parts)
+		}
+	}
+}
+
+// Where a sale is looked up doesn't depend on how many shards it has.
+func TestShardZeroIsWhereItIs(t *testing.T) {
+	for shards := 1; shards <= 128; shards++ {
+		if ShardSlot("iphone", 0, shards) != ShardSlot("iphone", 0, 1) {
+			t.Fatalf("shard 0 of %d lies elsewhere", shards)
 		}
 	}
 }

@@ -7,8 +7,10 @@ import (
 	"net"
 	"runtime"
 	"sync"
+	"time"
 
 	"seckill-proxy/internal/pump"
+	"seckill-proxy/internal/rawio"
 	"seckill-proxy/internal/resp"
 )
 
@@ -49,20 +51,27 @@ type Mux struct {
 	queued   int    // replies that they will have
 	spare    []byte // the buffer that out takes turns with
 	writing  bool
-	pending  ring  // whose replies are to come
-	taken    int   // entries of pending that a write has taken
-	written  int   // replies that all commands written on conn have or will have
-	answered int   // of those, how many have come
-	flights  []int // for each write that isn't answered whole, written after it
-	readers  sync.WaitGroup
+	pending  ring // whose replies are to come
+	taken    int  // entries of pending that a write has taken
+	written  int  // replies that all commands written on conn have or will have
+	answered int  // of those, how many have come
+	flights  []flight
+	running  sync.WaitGroup // the reader, and who finishes a write
+}
+
+// flight is a write that isn't answered whole.
+type flight struct {
+	written int // Mux.written after it
+	at      time.Time
 }
 
 // Limits of a Mux.
 const (
-	flightsMax   = 4        // writes under way
-	muxOutMax    = 4 << 20  // more than this waiting to be written makes Submit wait
-	muxReadBytes = 64 << 10 // read at a time
-	muxKeptBytes = 1 << 20  // larger write buffers are given back
+	flightsMax   = 4                      // writes under way
+	flightMax    = 200 * time.Millisecond // older, and what comes next had better go another way
+	muxOutMax    = 4 << 20                // more than this waiting to be written makes Submit wait
+	muxReadBytes = 64 << 10               // read at a time
+	muxKeptBytes = 1 << 20                // larger write buffers are given back
 )
 
 // NewMux returns a Mux whose connection is made for a profile. It doesn't
@@ -83,10 +92,22 @@ func (m *Mux) Connect(ctx context.Context) error {
 	return m.usable(ctx)
 }
 
+// Stuck reports whether commands may have to wait for long: Redis was told to
+// pause, or has left unanswered for a while what was sent before. So it does with
+// all that stands behind a command that it holds back.
+func (m *Mux) Stuck() bool {
+	if m.target.redisPaused() {
+		return true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.flights) > 0 && time.Since(m.flights[0].at) > flightMax
+}
+
 // Submit sends n commands, and sink gets their replies, later. It returns when
-// they are on their way or queued behind a write under way. On an error, which
-// wraps ErrDown or is ErrClosed or ErrUnauthenticated, nothing was sent and sink
-// isn't called.
+// they are on their way or queued behind a write under way, at the latest when ctx
+// ends. On an error, which wraps ErrDown, or is ErrClosed, ErrUnauthenticated or
+// that of ctx, nothing was sent and sink isn't called.
 func (m *Mux) Submit(ctx context.Context, sink Sink, commands []byte, n int) error {
 	m.mu.Lock()
 	if err := m.usable(ctx); err != nil {
@@ -98,11 +119,8 @@ func (m *Mux) Submit(ctx context.Context, sink Sink, commands []byte, n int) err
 	m.queued += n
 	writer := m.mayWrite()
 	m.mu.Unlock()
-	if !writer {
-		return nil // who writes takes it along, or the reader does when replies have come
-	}
-	if conn, err := m.write(); err != nil {
-		conn.Close() // the reader finds out and tells
+	if writer { // else who writes takes it along, or the reader does when replies have come
+		m.write()
 	}
 	return nil
 }
@@ -125,8 +143,10 @@ func (m *Mux) usable(ctx context.Context) error {
 		switch {
 		case m.closed:
 			return ErrClosed
+		case ctx.Err() != nil:
+			return ctx.Err()
 		case m.failing || m.dialing || m.conn != nil && len(m.out) > muxOutMax:
-			m.changed.Wait()
+			m.wait(ctx)
 		case m.conn != nil && m.barred:
 			return ErrUnauthenticated
 		case m.conn != nil:
@@ -148,44 +168,98 @@ func (m *Mux) usable(ctx context.Context) error {
 				return err
 			}
 			m.conn, m.taken, m.barred = conn, 0, barred
-			m.readers.Go(func() { m.read(conn) })
+			m.running.Go(func() { m.read(conn) })
 		}
 	}
 }
 
-// write writes what is queued, until nothing is left or enough is under way. The
-// caller closes the connection on an error.
-func (m *Mux) write() (net.Conn, error) {
+// wait waits, with the lock held, for a change or the end of ctx.
+func (m *Mux) wait(ctx context.Context) {
+	defer context.AfterFunc(ctx, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.changed.Broadcast()
+	})()
+	m.changed.Wait()
+}
+
+// write writes what is queued, until nothing is left or enough is under way. It
+// doesn't wait for Redis to read: what the socket doesn't take at once, and what
+// comes after it, is left to a goroutine.
+func (m *Mux) write() {
 	runtime.Gosched() // others may have something for the same write
-	for {
-		m.mu.Lock()
-		conn, commands := m.conn, m.out
-		if len(commands) == 0 || conn == nil || len(m.flights) >= flightsMax {
-			m.writing = false
-			m.mu.Unlock()
-			return conn, nil
+	for conn, commands := m.takeOut(); conn != nil; conn, commands = m.takeOut() {
+		n, err := tryWrite(conn, commands)
+		if err == nil && n < len(commands) && m.later(conn, func() {
+			_, err := conn.Write(commands[n:])
+			m.wrote(conn, commands, err)
+			m.write()
+		}) {
+			return
 		}
-		m.written += m.queued
-		m.queued = 0
-		m.flights = append(m.flights, m.written)
-		m.out, m.spare = m.spare[:0], nil
-		m.taken = m.pending.length()
-		m.mu.Unlock()
-		_, err := conn.Write(commands)
-		m.mu.Lock()
-		if cap(commands) <= muxKeptBytes {
-			m.spare = commands[:0]
-		}
-		if len(commands) > muxOutMax {
-			m.changed.Broadcast()
-		}
-		if err != nil {
-			m.writing = false
-			m.mu.Unlock()
-			return conn, err
-		}
-		m.mu.Unlock()
+		m.wrote(conn, commands, err)
 	}
+}
+
+// tryWrite writes what can be written without waiting.
+func tryWrite(conn net.Conn, b []byte) (int, error) {
+	if socket, ok := conn.(*rawio.Conn); ok {
+		return socket.TryWrite(b)
+	}
+	return conn.Write(b)
+}
+
+// takeOut takes the commands of the next write. Where there is none the caller is
+// not the writer any more.
+func (m *Mux) takeOut() (net.Conn, []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.out) == 0 || m.conn == nil || len(m.flights) >= flightsMax {
+		m.writing = false
+		return nil, nil
+	}
+	commands := m.out
+	m.written += m.queued
+	m.queued = 0
+	m.flights = append(m.flights, flight{m.written, time.Now()})
+	m.out, m.spare = m.spare[:0], nil
+	m.taken = m.pending.length()
+	return m.conn, commands
+}
+
+// later has f run, unless the connection has ended: then it returns false.
+func (m *Mux) later(conn net.Conn, f func()) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.conn != conn {
+		return false // nobody may be waiting for m.running any more
+	}
+	m.running.Go(f)
+	return true
+}
+
+// wrote ends a write.
+func (m *Mux) wrote(conn net.Conn, commands []byte, err error) {
+	if err != nil {
+		shut(conn) // the reader finds out and tells
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if cap(commands) <= muxKeptBytes {
+		m.spare = commands[:0]
+	}
+	if len(commands) > muxOutMax {
+		m.changed.Broadcast()
+	}
+}
+
+// shut ends a connection without waiting for its reader, who may be the caller.
+func shut(conn net.Conn) {
+	if socket, ok := conn.(*rawio.Conn); ok {
+		_ = socket.Shutdown() // an error says that it has ended
+		return
+	}
+	conn.Close()
 }
 
 // read hands out replies until the connection ends.
@@ -241,16 +315,15 @@ func (m *Mux) digest(scanner *resp.ReplyScanner, b []byte) error {
 	}
 	m.mu.Lock()
 	m.answered += answered
-	for len(m.flights) > 0 && m.flights[0] <= m.answered {
+	for len(m.flights) > 0 && m.flights[0].written <= m.answered {
 		m.flights = m.flights[1:]
 	}
 	writer := m.mayWrite()
 	m.mu.Unlock()
-	if !writer {
-		return nil
+	if writer {
+		m.write()
 	}
-	_, err := m.write() // the reader closes the connection itself
-	return err
+	return nil
 }
 
 // fail tells everybody whose replies will not come, and makes the Mux ready to
@@ -284,7 +357,7 @@ func (m *Mux) Close() {
 	if conn != nil {
 		conn.Close() // waits for the reader, who may be waiting for the lock
 	}
-	m.readers.Wait()
+	m.running.Wait()
 }
 
 // ring is a queue of sinks, each with the number of replies it waits for.

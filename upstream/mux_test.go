@@ -15,41 +15,23 @@ import (
 	"go.uber.org/goleak"
 
 	"seckill-proxy/internal/hangup"
+	"seckill-proxy/internal/nettest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeRedis answers each connection with serve, until the test ends.
+// fakeRedis is a server that serves each connection with serve, until the test
+// ends.
 func fakeRedis(t *testing.T, serve func(conn net.Conn, rd *bufio.Reader)) Options {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var running sync.WaitGroup
-	running.Go(func() {
-		for {
-			conn, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			running.Go(func() {
-				defer conn.Close()
-				serve(conn, bufio.NewReader(conn))
-			})
-		}
-	})
 	hangups, err := hangup.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		ln.Close()
-		running.Wait()
-		hangups.Close()
-	})
+	t.Cleanup(hangups.Close)
+	addr, _ := nettest.Serve(t, serve)
 	return Options{
-		Network: "tcp", Address: ln.Addr().String(), DialTimeout: 10 * time.Second,
+		Network: "tcp", Address: addr, DialTimeout: 10 * time.Second,
 		BackoffMin: time.Millisecond, BackoffMax: time.Millisecond, Hangups: hangups,
 	}
 }
@@ -191,12 +173,7 @@ func TestMuxTrustsNoConnectionThatSaysTooMuch(t *testing.T) {
 }
 
 func TestMuxErrors(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln.Close()
-	down := newTestMux(t, Options{Network: "tcp", Address: ln.Addr().String(), DialTimeout: 10 * time.Second, BackoffMin: time.Hour, BackoffMax: time.Hour})
+	down := newTestMux(t, Options{Network: "tcp", Address: nettest.Dead(t), DialTimeout: 10 * time.Second, BackoffMin: time.Hour, BackoffMax: time.Hour})
 	for range 3 {
 		if err := down.Submit(context.Background(), newRecorder(), []byte("x\r\n"), 1); !errors.Is(err, ErrDown) {
 			t.Errorf("while Redis is down: %v", err)
@@ -221,5 +198,103 @@ func TestMuxErrors(t *testing.T) {
 	closed.Close()
 	if err := closed.Submit(context.Background(), r, []byte("x\r\n"), 1); !errors.Is(err, ErrClosed) {
 		t.Errorf("after Close: %v", err)
+	}
+}
+
+// silent is a server that answers PING, reads nothing else until go is closed,
+// and then answers as echo does.
+func silent(until <-chan struct{}) func(conn net.Conn, rd *bufio.Reader) {
+	return func(conn net.Conn, _ *bufio.Reader) {
+		ping := make([]byte, len("*1\r\n$4\r\nPING\r\n"))
+		if _, err := io.ReadFull(conn, ping); err != nil {
+			return
+		}
+		if _, err := io.WriteString(conn, "+PONG\r\n"); err != nil {
+			return
+		}
+		<-until
+		echo(conn, bufio.NewReader(conn))
+	}
+}
+
+// fill submits lines until the Mux takes no more, which ends the wait of the last
+// one, and returns how many it took.
+func fill(t *testing.T, m *Mux, sink Sink) (replies int) {
+	t.Helper()
+	line := []byte(strings.Repeat("x", 64<<10) + "\r\n")
+	for {
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(100*time.Millisecond, cancel) // long after all that can be taken was
+		err := m.Submit(ctx, sink, line, 1)
+		cancel()
+		switch {
+		case errors.Is(err, context.Canceled):
+			return replies
+		case err != nil:
+			t.Fatal(err)
+		}
+		replies++
+	}
+}
+
+// A server that reads nothing holds up nobody for longer than he wants to wait, and
+// gets everything once it reads.
+func TestMuxInFrontOfAServerThatReadsNothing(t *testing.T) {
+	reads := make(chan struct{})
+	m := newTestMux(t, fakeRedis(t, silent(reads)))
+	r := newRecorder()
+	n := fill(t, m, r)
+	close(reads)
+	submit(t, m, r, "last")
+	r.wait(n + 1)
+	if want := strings.Repeat("+"+strings.Repeat("x", 64<<10)+"\r\n", n) + "+last\r\n"; r.got != want || r.lost != 0 {
+		t.Errorf("%d bytes came, want %d; %d replies are lost", len(r.got), len(want), r.lost)
+	}
+}
+
+func TestMuxCloseDoesNotWaitForAServerThatReadsNothing(t *testing.T) {
+	reads := make(chan struct{})
+	m := newTestMux(t, fakeRedis(t, silent(reads)))
+	defer close(reads)
+	r := newRecorder()
+	n := fill(t, m, r)
+	m.Close()
+	if r.wait(n); r.lost != n || !r.sent {
+		t.Errorf("%d of %d replies are lost, the first may have been sent: %t", r.lost, n, r.sent)
+	}
+}
+
+// A lane counts as stuck while the oldest reply is overdue, and no longer.
+func TestMuxIsStuckUntilItIsAnswered(t *testing.T) {
+	answers := make(chan struct{})
+	m := newTestMux(t, fakeRedis(t, silent(answers)))
+	if m.Stuck() {
+		t.Error("it is stuck before it was used")
+	}
+	r := newRecorder()
+	submit(t, m, r, "1")
+	for !m.Stuck() {
+		time.Sleep(time.Millisecond)
+	}
+	close(answers)
+	r.wait(1)
+	submit(t, m, r, "2")
+	if r.wait(2); r.got != "+1\r\n+2\r\n" {
+		t.Errorf("got %+v", r)
+	}
+	for m.Stuck() { // the last reply is handed over before it is counted
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestMuxIsStuckWhileRedisPauses(t *testing.T) {
+	m := newTestMux(t, fakeRedis(t, echo))
+	m.target.Pause(time.Hour)
+	if !m.Stuck() {
+		t.Error("it isn't stuck in a pause")
+	}
+	m.target.Pause(0)
+	if m.Stuck() {
+		t.Error("it is stuck after a pause")
 	}
 }

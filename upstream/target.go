@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"seckill-proxy/internal/hangup"
+	"seckill-proxy/internal/rawio"
 	"seckill-proxy/internal/resp"
 )
 
@@ -66,6 +67,8 @@ type Target struct {
 	asking    sync.Mutex // held while Redis is asked whether strangers must authenticate
 	asked     time.Time
 	strangers atomic.Bool // they must
+
+	pauseEnd atomic.Pointer[time.Time] // until which Redis was told to pause, nil if it wasn't
 
 	mu      sync.Mutex
 	failure error // of the last attempt, nil when it succeeded
@@ -165,7 +168,11 @@ func (t *Target) dialNetwork(ctx context.Context) (net.Conn, error) {
 		return t.opts.Dialer(ctx)
 	}
 	var dialer net.Dialer
-	return dialer.DialContext(ctx, t.opts.Network, t.opts.Address)
+	conn, err := dialer.DialContext(ctx, t.opts.Network, t.opts.Address)
+	if err != nil {
+		return nil, err
+	}
+	return rawio.Wrap(conn), nil
 }
 
 // greet sends the commands that a fresh connection begins with, and waits until
@@ -297,6 +304,25 @@ func (t *Target) dialControl(ctx context.Context, as Profile) (net.Conn, error) 
 		return nil, refused
 	}
 	return nil, fmt.Errorf("%w at %s: %w", ErrDown, t.opts.Address, err)
+}
+
+// Pause notes that Redis was told to pause for a while; 0 ends it.
+func (t *Target) Pause(d time.Duration) {
+	end := time.Now().Add(d)
+	t.pauseEnd.Store(&end)
+}
+
+// redisPaused reports whether it was, by way of this sidecar.
+func (t *Target) redisPaused() bool {
+	end := t.pauseEnd.Load()
+	if end == nil {
+		return false
+	}
+	lasts := time.Now().Before(*end)
+	if !lasts {
+		t.pauseEnd.CompareAndSwap(end, nil) // so that the clock isn't asked again
+	}
+	return lasts
 }
 
 // Ping reports whether Redis answers, for readiness and -check. Errors are

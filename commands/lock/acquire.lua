@@ -1,57 +1,69 @@
--- Takes a free lock, or takes it once more for the token that holds it already.
+-- Takes a lock if it is open and nobody else's turn, or takes it once more for the
+-- token that holds it already.
 --
--- KEYS  1 the lock   2 its companion record   3 the fence counter of the slot
--- ARGV  1 token      2 TTL in milliseconds
+-- KEYS  the six of the lock
+-- ARGV  1 token   2 TTL in milliseconds   3 mode   4 most holders (mode permits)
+--       5 what the lock's key shall hold in a shared mode
+--       6 '1' when whoever gives the lock back will wake who waits, else '0'
+--       7 the sidecar, if it waits in line, else ''
+--       8 '1' when more of its clients wait
+--       9 '1' when a call of this token before this one may have succeeded
+--       10 prefix of the channels   11 name of the lock
 --
--- Returns {outcome, fence, ttl_ms, depth}:
---   ACQUIRED    the lock was free and is the token's now, depth 1
+-- Returns {outcome, fence, ttl_ms, depth, blind}:
+--   ACQUIRED    the lock was open and is the token's now, depth 1
 --   REENTERED   the token held it: depth is one more, the TTL is the longer one
 --               of what was left and what is asked now
---   BUSY        another token holds it; ttl_ms is what that one has left
+--   BUSY        others hold it or go first; it may be open in ttl_ms, or before.
+--               blind is 1 when nobody will tell. The sidecar is in line now.
+--   OTHER_MODE  the token holds it in another mode, with ttl_ms left
 --   NO_TTL      a string without a TTL stands at the key: no lock of ours, and
 --               nobody to wait for, since it never lapses
 --   WRONG_TYPE  something that isn't a string stands at the key
 --
 -- A script, because the fence has to be drawn in the moment in which the lock
 -- is granted: drawn before or after it, two holders could carry their numbers
--- in the wrong order. The lock is also the last thing written, so that whatever
--- fails before it leaves the lock free.
+-- in the wrong order.
 
-local lock, record, counter = KEYS[1], KEYS[2], KEYS[3]
-local token, ttl = ARGV[1], tonumber(ARGV[2])
+local want = {token = ARGV[1], ttl = tonumber(ARGV[2]), mode = ARGV[3], most = tonumber(ARGV[4]), marker = ARGV[5], wakes = ARGV[6]}
+local me, others, doubt, channel, name = ARGV[7], ARGV[8] == '1', ARGV[9] == '1', ARGV[10], ARGV[11]
 
-local left = redis.call('PTTL', lock)
-local fence, depth, since
+local s = read(want.token)
+if s.wrong then return {'WRONG_TYPE', 0, 0, 0, 0} end
+if s.left == -1 then return {'NO_TTL', 0, 0, 0, 0} end
 
-if left ~= -2 then
-  if redis.call('TYPE', lock).ok ~= 'string' then return {'WRONG_TYPE', 0, 0, 0} end
-  if left == -1 then return {'NO_TTL', 0, 0, 0} end
-  if redis.call('GET', lock) ~= token then return {'BUSY', 0, math.max(left, 1), 0} end
-
-  ttl = math.max(left, ttl)
-  depth = 2
-  local known = redis.call('HMGET', record, 'token', 'fence', 'depth', 'acquired_at')
-  if known[1] == token then
-    fence, depth, since = known[2], known[3] + 1, known[4]
+if s.mine then
+  if s.mode ~= want.mode then return {'OTHER_MODE', 0, math.max(s.left, 1), 0, 0} end
+  if doubt and s.known then return {'ACQUIRED', tonumber(s.fence), math.max(s.left, 1), s.depth, 0} end
+  want.ttl = math.max(want.ttl, s.left)
+  local depth = (s.depth or 1) + 1
+  if not s.known then
+    -- Other code took it with a plain SET: it gets its number now.
+    return {'REENTERED', tonumber(take(want, s, depth)), want.ttl, depth, 0}
   end
+  redis.call('HSET', record, 'depth', depth, 'ttl_ms', whole(want.ttl))
+  if want.mode == 'exclusive' then
+    redis.call('PEXPIRE', record, whole(want.ttl))
+    redis.call('SET', lock, want.token, 'PX', whole(want.ttl))
+  else
+    write_share(want.token, s.fence, depth, s.since, want.ttl)
+    lengthen(s.value)
+  end
+  return {'REENTERED', tonumber(s.fence), want.ttl, depth, 0}
 end
 
--- A new hold, or one that other code took with a plain SET: it gets its number
--- now. The clock makes numbers grow when the counter is lost; the counter makes
--- them grow when the clock steps back.
-local drawn = not fence
-if drawn then
-  local time = redis.call('TIME')
-  local micros = time[1] * 1000000 + time[2]
-  local last = tonumber(redis.call('GET', counter) or 0) or 0
-  fence = string.format('%.0f', math.max(last + 1, micros))
-  since = string.format('%.0f', math.floor(micros / 1000))
+local is_open = open(s, want)
+local wait = is_open and held_up(me, channel, name) or 0
+if is_open and wait == 0 then
+  local fence = take(want, s, 1)
+  if me ~= '' then served(me, others, want.ttl) end
+  -- One more may have room too.
+  if want.mode ~= 'exclusive' and redis.call('ZRANGE', line, 0, 0)[1] ~= me and not redis.call('GET', turn) then
+    pass(channel, name)
+  end
+  return {'ACQUIRED', tonumber(fence), want.ttl, 1, 0}
 end
 
-redis.call('HSET', record, 'token', token, 'fence', fence, 'depth', depth or 1,
-  'ttl_ms', ttl, 'acquired_at', since)
-redis.call('PEXPIRE', record, ttl)
-if drawn then redis.call('SET', counter, fence) end
-redis.call('SET', lock, token, 'PX', ttl)
-
-return {depth and 'REENTERED' or 'ACQUIRED', tonumber(fence), ttl, depth or 1}
+if not is_open then wait = opens_in(s, want) end
+if me ~= '' then join(me, wait) end
+return {'BUSY', 0, wait, 0, (is_open or s.wakes) and 0 or 1}

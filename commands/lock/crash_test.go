@@ -37,8 +37,8 @@ func TestNoKeyWithoutTTLAfterACrash(t *testing.T) {
 						func() (Result, error) { return l.Acquire(ctx, Request{Name: name, Token: name, TTL: minute}) },
 						func() (Result, error) { return l.Acquire(ctx, Request{Name: name, Token: name, TTL: minute}) },
 						func() (Result, error) { return l.Renew(ctx, name, name, minute) },
-						func() (Result, error) { return l.Release(ctx, name, name) },
-						func() (Result, error) { return l.Release(ctx, name, name) },
+						func() (Result, error) { return l.Release(ctx, name, name, nil) },
+						func() (Result, error) { return l.Release(ctx, name, name, nil) },
 					} {
 						if _, err := op(); err != nil {
 							return
@@ -94,10 +94,10 @@ func TestLockIsWrittenWithItsTTL(t *testing.T) {
 	renew(t, l, "x", "me", minute)
 	release(t, l, "x", "me")
 	release(t, l, "x", "me")
-	check(t, l, "the end", "me")
+	check(t, l, "last of all", "me")
 
 	writes := 0
-	for monitor.Scan() && !strings.Contains(monitor.Text(), "the end") {
+	for monitor.Scan() && !strings.Contains(monitor.Text(), "last of all") {
 		// 1700000000.123456 [0 lua] "SET" "lock:x" "me" "PX" "60000"
 		_, command, inScript := strings.Cut(monitor.Text(), " lua] ")
 		if inScript && strings.HasPrefix(command, `"SET" "lock:x" `) {

@@ -52,7 +52,7 @@ func TestMutualExclusionWithForeignCode(t *testing.T) {
 					}
 					fence.last = result.Fence
 					leave()
-					if released, err := l.Release(ctx, "x", result.Token); err != nil || released.Outcome != Released {
+					if released, err := l.Release(ctx, "x", result.Token, nil); err != nil || released.Outcome != Released {
 						t.Errorf("release: %+v %v", released, err)
 						return
 					}

@@ -94,7 +94,7 @@ func TestCompanionRecord(t *testing.T) {
 		}
 		expectRecord := func(depth, ttl string) {
 			t.Helper()
-			want := map[string]string{"token": "me", "fence": fence, "depth": depth, "ttl_ms": ttl, "acquired_at": since}
+			want := map[string]string{"token": "me", "mode": "exclusive", "wakes": "1", "fence": fence, "depth": depth, "ttl_ms": ttl, "acquired_at": since}
 			if got := must(s.rdb.HGetAll(ctx, record).Result())(t); !maps.Equal(got, want) {
 				t.Fatalf("got %v, want %v", got, want)
 			}
@@ -276,7 +276,7 @@ func TestReservedNames(t *testing.T) {
 
 		reserved := must(l.keys("lock"))(t).record
 		_, acquireErr := l.Acquire(ctx, Request{Name: reserved, TTL: minute})
-		_, releaseErr := l.Release(ctx, reserved, "t")
+		_, releaseErr := l.Release(ctx, reserved, "t", nil)
 		_, renewErr := l.Renew(ctx, reserved, "t", minute)
 		_, checkErr := l.Check(ctx, reserved, "t")
 		for _, err := range []error{acquireErr, releaseErr, renewErr, checkErr} {
@@ -288,11 +288,20 @@ func TestReservedNames(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	day := 24 * time.Hour
+	with := func(change func(*Options)) Options {
+		o := DefaultOptions()
+		change(&o)
+		return o
+	}
+	prefixes := func(lock, companion string) Options {
+		return with(func(o *Options) { o.Prefix, o.CompanionPrefix = lock, companion })
+	}
 	valid := []Options{
 		DefaultOptions(),
-		{Prefix: "", CompanionPrefix: "lockmeta:", TTLMax: day},
-		{Prefix: "shop:lock:", CompanionPrefix: "shop:meta:", TTLMax: time.Millisecond},
+		prefixes("", "lockmeta:"),
+		prefixes("shop:lock:", "shop:meta:"),
+		with(func(o *Options) { o.TTLMax = time.Millisecond }),
+		with(func(o *Options) { o.LongHoldPercent = 0 }),
 	}
 	for _, o := range valid {
 		if err := o.Validate(); err != nil {
@@ -300,15 +309,22 @@ func TestOptions(t *testing.T) {
 		}
 	}
 	invalid := map[string]Options{
-		"braces":       {Prefix: "{lock}:", CompanionPrefix: "lockmeta:", TTLMax: day},
-		"brace":        {Prefix: "lock:", CompanionPrefix: "lock}meta:", TTLMax: day},
-		"empty":        {Prefix: "lock:", CompanionPrefix: "", TTLMax: day},
-		"both empty":   {Prefix: "", CompanionPrefix: "", TTLMax: day},
-		"equal":        {Prefix: "lock:", CompanionPrefix: "lock:", TTLMax: day},
-		"begins with":  {Prefix: "lock", CompanionPrefix: "lockmeta:", TTLMax: day},
-		"begins with2": {Prefix: "lock:meta:", CompanionPrefix: "lock:", TTLMax: day},
-		"zero TTL":     {Prefix: "lock:", CompanionPrefix: "lockmeta:"},
-		"odd TTL":      {Prefix: "lock:", CompanionPrefix: "lockmeta:", TTLMax: time.Second + 1},
+		"braces":       prefixes("{lock}:", "lockmeta:"),
+		"brace":        prefixes("lock:", "lock}meta:"),
+		"empty":        prefixes("lock:", ""),
+		"both empty":   prefixes("", ""),
+		"equal":        prefixes("lock:", "lock:"),
+		"begins with":  prefixes("lock", "lockmeta:"),
+		"begins with2": prefixes("lock:meta:", "lock:"),
+		"zero TTL":     with(func(o *Options) { o.TTLMax = 0 }),
+		"odd TTL":      with(func(o *Options) { o.TTLMax = time.Second + 1 }),
+		"no wait":      with(func(o *Options) { o.WaitMax = 0 }),
+		"no queue":     with(func(o *Options) { o.QueueMax = 0 }),
+		"no names":     with(func(o *Options) { o.NamesMax = 0 }),
+		"none kept":    with(func(o *Options) { o.AutoMax = 0 }),
+		"no hold":      with(func(o *Options) { o.HoldMax = 0 }),
+		"no SYNC":      with(func(o *Options) { o.SyncTimeout = 0 }),
+		"percent":      with(func(o *Options) { o.LongHoldPercent = 101 }),
 	}
 	for what, o := range invalid {
 		if err := o.Validate(); err == nil {
@@ -346,22 +362,41 @@ func TestFullRedis(t *testing.T) {
 func TestRightsOfAnACLUser(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
 	rdb, ctx := server.Client(t), t.Context()
-	commands := []any{"+evalsha", "+eval", "+pttl", "+type", "+get", "+set", "+time", "+hmget", "+hset", "+hdel", "+pexpire", "+del"}
-	user := func(name string, rules ...any) *Locker {
-		args := append([]any{"ACL", "SETUSER", name, "on", ">pw"}, append(rules, commands...)...)
+	commands := strings.Fields("+evalsha +eval +pttl +type +get +set +time +hmget +hget +hset +hdel +pexpire +del +exists +zadd +zrem " +
+		"+zrange +zcard +zscore +zcount +zrangebyscore +zremrangebyscore +publish +subscribe +ping +wait +scan")
+	user := func(name string, rules ...string) *Locker {
+		args := []any{"ACL", "SETUSER", name, "on", ">pw"}
+		for _, rule := range append(rules, commands...) {
+			args = append(args, rule)
+		}
 		must(rdb.Do(ctx, args...).Result())(t)
 		as := redis.NewClient(&redis.Options{Addr: server.Addr, Username: name, Password: "pw", MaxRetries: -1})
 		t.Cleanup(func() { as.Close() })
-		return locker(as)
+		return newLocker(t, as)
 	}
 
-	enough := user("enough", "~lock:*", "~lockmeta:*")
-	fence := acquire(t, enough, "x", "me", minute).Fence
-	expect(t, acquire(t, enough, "x", "me", minute), Result{Reentered, "me", fence, minute, 2})
-	expect(t, renew(t, enough, "x", "me", minute), Result{Renewed, "me", fence, minute, 2})
-	expect(t, check(t, enough, "x", "me"), Result{Held, "me", fence, minute, 2})
-	expect(t, release(t, enough, "x", "me"), Result{Released, "me", fence, minute, 1})
-	expect(t, release(t, enough, "x", "me"), Result{Released, "me", fence, 0, 0})
+	for _, l := range []*Locker{user("enough", "~lock:*", "~lockmeta:*", "&lockmeta:*"), user("quiet", "~lock:*", "~lockmeta:*")} {
+		fence := acquire(t, l, "x", "me", minute).Fence
+		expect(t, acquire(t, l, "x", "me", minute), Result{Reentered, "me", fence, minute, 2})
+		expect(t, renew(t, l, "x", "me", minute), Result{Renewed, "me", fence, minute, 2})
+		expect(t, check(t, l, "x", "me"), Result{Held, "me", fence, minute, 2})
+		expect(t, release(t, l, "x", "me"), Result{Released, "me", fence, minute, 1})
+		waiting := waitFor(l, Request{Name: "x", TTL: minute, Wait: minute})
+		waiters(t, l, "x", 1)
+		expect(t, release(t, l, "x", "me"), Result{Released, "me", fence, 0, 0})
+		granted := <-waiting
+		expect(t, granted.Result, Result{Acquired, granted.Token, granted.Fence, minute, 1})
+		must(l.Renew(ctx, "x", granted.Token, time.Second))(t)
+		shared := waitFor(l, Request{Name: "x", TTL: minute, Wait: minute, Mode: Shared})
+		got := <-shared // by expiry
+		must(l.Info(ctx, "x"))(t)
+		must(l.List(ctx, "*"))(t)
+		expect(t, renew(t, l, "x", got.Token, minute), Result{Renewed, got.Token, got.Fence, minute, 1})
+		expect(t, release(t, l, "x", got.Token), Result{Released, got.Token, got.Fence, 0, 0})
+		all := must(l.AcquireAll(ctx, MultiRequest{Names: []string{"a", "b"}, TTL: minute}))(t)
+		expect(t, release(t, l, "a", all.Token), Result{Released, all.Token, all.Fence, 0, 0})
+		expect(t, must(l.Force(ctx, "b"))(t), Result{Released, "", all.Fence, 0, 0})
+	}
 
 	_, err := user("short", "~lock:*").Acquire(ctx, Request{Name: "y", TTL: minute})
 	var answered redis.Error

@@ -1,7 +1,8 @@
 -- Sets the TTL of a lock that the token holds: longer or shorter, as asked.
 --
--- KEYS  1 the lock   2 its companion record
--- ARGV  1 token      2 TTL in milliseconds
+-- KEYS  the six of the lock
+-- ARGV  1 token   2 TTL in milliseconds   3 '1' to make it only longer
+--       4 prefix of the channels   5 name of the lock
 --
 -- Returns {outcome, fence, ttl_ms, depth}:
 --   RENEWED     the lock lapses ttl_ms from now
@@ -13,21 +14,27 @@
 -- could lapse and be taken by another, whose TTL would be set then. Its first
 -- write is a PEXPIRE, which a full Redis doesn't refuse: a lock can be kept there.
 
-local lock, record = KEYS[1], KEYS[2]
-local token, ttl = ARGV[1], tonumber(ARGV[2])
+local token, ttl, longer, channel, name = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', ARGV[4], ARGV[5]
 
-local left = redis.call('PTTL', lock)
-if left == -2 then return {'EXPIRED', 0, 0, 0} end
-if redis.call('TYPE', lock).ok ~= 'string' then return {'WRONG_TYPE', 0, 0, 0} end
-if redis.call('GET', lock) ~= token then return {'NOT_OWNER', 0, math.max(left, 0), 0} end
+local s = read(token)
+if s.left == -2 then return {'EXPIRED', 0, 0, 0} end
+if s.wrong then return {'WRONG_TYPE', 0, 0, 0} end
+if not s.mine then return {'NOT_OWNER', 0, math.max(s.left, 0), 0} end
 
-redis.call('PEXPIRE', lock, ttl)
-
-local fence, depth = 0, 1
-local known = redis.call('HMGET', record, 'token', 'fence', 'depth')
-if known[1] == token then
-  fence, depth = tonumber(known[2]), tonumber(known[3])
-  redis.call('PEXPIRE', record, ttl)
-  redis.call('HSET', record, 'ttl_ms', ttl)
+if longer then ttl = math.max(ttl, s.left) end
+redis.call('PEXPIRE', lock, whole(math.max(ttl, s.mode == 'exclusive' and 0 or redis.call('PTTL', lock))))
+if s.mode ~= 'exclusive' then
+  redis.call('ZREM', shares, token)
+  write_share(token, s.fence, s.depth, s.since, ttl)
+  lengthen(s.value)
+elseif s.known then
+  redis.call('PEXPIRE', record, whole(ttl))
+  redis.call('HSET', record, 'ttl_ms', whole(ttl))
 end
-return {'RENEWED', fence, ttl, depth}
+
+-- Who waits counts on the time that was left before.
+if s.left > ttl then
+  local first = redis.call('ZRANGE', line, 0, 0)[1]
+  if first then redis.pcall('PUBLISH', channel .. first, 'T' .. name) end
+end
+return {'RENEWED', tonumber(s.fence or 0), ttl, s.depth or 1}

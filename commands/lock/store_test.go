@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -19,18 +20,20 @@ type store struct {
 	rdb *redis.Client
 	// waitLapsed returns when the key has lapsed.
 	waitLapsed func(key string)
+	// pass lets so much time pass for TTLs, if it doesn't pass by itself.
+	pass func(d time.Duration)
 }
 
 // onEveryStore runs a test on a real redis-server and on the embedded store.
 func onEveryStore(t *testing.T, test func(t *testing.T, s *store)) {
 	t.Run("redis", func(t *testing.T) {
 		rdb := redistest.Start(t, redistest.Options{}).Client(t)
-		test(t, &store{t: t, rdb: rdb, waitLapsed: func(key string) { waitGone(t, rdb, key) }})
+		test(t, &store{t: t, rdb: rdb, pass: func(time.Duration) {}, waitLapsed: func(key string) { waitGone(t, rdb, key) }})
 	})
 	t.Run("embedded", func(t *testing.T) {
 		server := miniredis.RunT(t)
 		rdb := client(t, server.Addr())
-		test(t, &store{t: t, rdb: rdb, waitLapsed: func(key string) {
+		test(t, &store{t: t, rdb: rdb, pass: server.FastForward, waitLapsed: func(key string) {
 			server.FastForward(server.TTL(key))
 			waitGone(t, rdb, key)
 		}})
@@ -63,7 +66,71 @@ func must[V any](value V, err error) func(t *testing.T) V {
 	}
 }
 
+// locker is a Locker for tests in which nobody waits.
 func locker(rdb redis.UniversalClient) *Locker { return New(rdb, DefaultOptions()) }
+
+// newLocker is a Locker, closed at the end of the test. Two of them are two
+// sidecars. It doesn't look now and then though nothing happened, so a wake-up
+// that is lost stays so.
+func newLocker(t *testing.T, rdb redis.UniversalClient, changes ...func(*Options)) *Locker {
+	opts := DefaultOptions()
+	for _, change := range changes {
+		change(&opts)
+	}
+	l := New(rdb, opts)
+	l.lookMax = time.Hour
+	t.Cleanup(l.Close)
+	return l
+}
+
+// outcome is what a call returned.
+type outcome struct {
+	Result
+	err error
+}
+
+// waitFor acquires in the background.
+func waitFor(l *Locker, req Request) <-chan outcome { return waitIn(context.Background(), l, req) }
+
+func waitIn(ctx context.Context, l *Locker, req Request) <-chan outcome {
+	done := make(chan outcome, 1)
+	go func() {
+		result, err := l.Acquire(ctx, req)
+		done <- outcome{result, err}
+	}()
+	return done
+}
+
+// waiters returns when n wait for a lock, and the head has been told that it has to.
+func waiters(t *testing.T, l *Locker, name string, n int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d waiters", n), func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		q := l.queues[name]
+		return n == 0 && q == nil || q != nil && q.waiters.Len() == n && q.head().waited && !q.head().looking && !q.lookAt.IsZero()
+	})
+}
+
+// hears returns when a Locker, for which somebody waits, hears messages.
+func hears(t *testing.T, l *Locker) {
+	t.Helper()
+	eventually(t, "messages are heard", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.hears()
+	})
+}
+
+// eventually waits until a condition holds that nothing announces.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("still not: %s", what)
+		}
+	}
+}
 
 func acquire(t *testing.T, l *Locker, name, token string, ttl time.Duration) Result {
 	t.Helper()
@@ -72,7 +139,7 @@ func acquire(t *testing.T, l *Locker, name, token string, ttl time.Duration) Res
 
 func release(t *testing.T, l *Locker, name, token string) Result {
 	t.Helper()
-	return must(l.Release(context.Background(), name, token))(t)
+	return must(l.Release(context.Background(), name, token, nil))(t)
 }
 
 func renew(t *testing.T, l *Locker, name, token string, ttl time.Duration) Result {

@@ -3,8 +3,14 @@ package seckill
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"seckill-proxy/internal/script"
+	"seckill-proxy/localcache"
 )
 
 // Audit is the two sides of a sale's equation,
@@ -17,9 +23,10 @@ type Audit struct {
 	Stock, Restocked                   int64 // units, only counted
 	Available, Pending, Confirmed      int64 // units, by the counters
 	InTransit                          int64 // units on their way between shards
-	Cancelled, Orders                  int64 // units and reservations ever, by the counters
+	Cancelled, Expired, Orders         int64 // units, units and reservations ever, by the counters
 	RecordedPending, RecordedConfirmed int64 // units, by the order records
-	RecordedCancelled, RecordedOrders  int64
+	RecordedCancelled, RecordedExpired int64
+	RecordedOrders                     int64
 	RecordedBuyers, RecordedQueue      int64 // users with a mark, entries of the queue
 	Differences                        int64 // in all
 	Named                              []Difference
@@ -35,37 +42,245 @@ type Difference struct {
 // AuditMax is how many differences Audit names at most; it counts all.
 const AuditMax = 100
 
-// Audit computes both sides in one step; found is false when nothing of such a
-// sale is there. Redis serves nobody else meanwhile, for some 10 to 20 microseconds per
-// reservation.
+// differ adds a difference.
+func (a *Audit) differ(what string, expected, found int64) {
+	a.Differences++
+	if len(a.Named) < AuditMax {
+		a.Named = append(a.Named, Difference{what, expected, found})
+	}
+}
+
+// Audit computes both sides, each shard's in one step; found is false when nothing
+// of such a sale is there. Redis serves nobody else meanwhile, for some 10 to 20
+// microseconds per reservation of the shard.
 func (s *Store) Audit(ctx context.Context, sku string) (audit Audit, found bool, err error) {
-	tag := shardTag(sku, 0, shardsPerSale)
-	r := read(auditScript.Run(ctx, s.rdb, s.keys(sku, tag).all(), tokenPrefix(sku, tag), AuditMax))
-	if !r.more() {
-		return Audit{}, false, r.err
+	const all = 1 << 53
+	return s.auditUpTo(ctx, sku, all)
+}
+
+// auditUpTo is Audit that reads the records only of sales with so many
+// reservations at most.
+func (s *Store) auditUpTo(ctx context.Context, sku string, ordersMax int64) (audit Audit, found bool, err error) {
+	const tries = 3
+	for range tries {
+		known, indexed, err := s.auditedSale(ctx, sku)
+		if err != nil {
+			return Audit{}, false, unlessAbsent(err)
+		}
+		audit, found, err := s.auditOnce(ctx, sku, known, indexed, ordersMax)
+		if err != nil || audit.Differences == 0 {
+			return audit, found, err
+		}
+		// What differs may be what a DROP has removed meanwhile.
+		if stands, err := s.stands(ctx, sku, known); err != nil || stands {
+			return audit, found, err
+		}
 	}
-	audit = Audit{
-		Stock: r.number(), Restocked: r.number(), Available: r.number(), Pending: r.number(),
-		Confirmed: r.number(), Cancelled: r.number(), Orders: r.number(),
-		RecordedPending: r.number(), RecordedConfirmed: r.number(), RecordedCancelled: r.number(),
-		RecordedOrders: r.number(), RecordedBuyers: r.number(), RecordedQueue: r.number(),
-		Differences: r.number(),
+	return Audit{}, false, fmt.Errorf("seckill audit: %w: the sale comes and goes", script.ErrNotExecuted)
+}
+
+// auditOnce audits all shards of a sale, and what they are to each other.
+func (s *Store) auditOnce(ctx context.Context, sku string, known localcache.Sale, indexed bool, ordersMax int64) (audit Audit, found bool, err error) {
+	ids := make([]string, known.Shards)
+	there := make([]bool, known.Shards)
+	for shard := range known.Shards {
+		if ids[shard], there[shard], err = s.auditShard(ctx, sku, known, shard, ordersMax, &audit); err != nil {
+			return Audit{}, false, err
+		}
+		found = found || there[shard]
 	}
-	for r.more() {
-		audit.Named = append(audit.Named, Difference{What: r.text(), Expected: r.number(), Found: r.number()})
+	if !found {
+		return Audit{}, false, nil
 	}
-	if r.err != nil {
-		return Audit{}, false, r.err
+	for shard, id := range ids {
+		switch {
+		case !there[shard]:
+			audit.differ(fmt.Sprintf("shard %d, key %s", shard, s.keys(sku, shardTag(sku, shard, known.Shards)).sale), 1, 0)
+		case known.ID != "" && id != known.ID:
+			audit.differ(fmt.Sprintf("sale_id of shard %d is that of shard 0", shard), 1, 0)
+		}
 	}
-	// The index is one key for all sales, in a slot of its own, so it can't be
-	// part of the step. It is entered before a sale and left after it.
-	err = s.rdb.ZScore(ctx, s.indexKey(), sku).Err()
+	if !indexed {
+		audit.differ("entry in "+s.indexKey(), 1, 0)
+	}
+	if known.Shards > 1 {
+		err = s.auditTransfers(ctx, sku, known, &audit)
+	}
+	return audit, err == nil, err
+}
+
+// auditedSale returns the id and the number of shards of what is to be audited: what
+// the sale itself says or, if it is gone or unreadable, the index.
+func (s *Store) auditedSale(ctx context.Context, sku string) (known localcache.Sale, indexed bool, err error) {
+	shown, err := s.lookAt(ctx, sku)
+	var answered redis.Error
+	readable := err == nil
 	switch {
-	case errors.Is(err, redis.Nil):
-		audit.Differences++
-		audit.Named = append(audit.Named, Difference{What: "entry in " + s.indexKey(), Expected: 1, Found: 0})
-	case err != nil:
-		return Audit{}, false, plainFailure("audit", err)
+	case readable && ending(shown.state):
+		return localcache.Sale{}, false, errNoSale
+	case readable && shown.state == creating:
+		if err := s.finishCreation(ctx, shown.plan); err != nil {
+			return localcache.Sale{}, false, err
+		}
+	case readable, errors.Is(err, errNoSale), errors.As(err, &answered) && !isRefusedRight(err):
+	default:
+		return localcache.Sale{}, false, err
 	}
-	return audit, true, nil
+	// After the sale, whose name is there before it.
+	score, err := s.rdb.ZScore(ctx, s.indexKey(), sku).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return localcache.Sale{}, false, plainFailure("index", err)
+	}
+	known = localcache.Sale{ID: shown.id, Shards: min(max(int(score), 1), MaxShards)}
+	if readable {
+		known.Shards = shown.Shards
+	}
+	return known, err == nil, nil
+}
+
+// stands reports whether shard 0 is still of the sale that was audited.
+func (s *Store) stands(ctx context.Context, sku string, audited localcache.Sale) (bool, error) {
+	found, err := s.lookAt(ctx, sku)
+	var answered redis.Error
+	if err != nil && !errors.Is(err, errNoSale) && !errors.As(err, &answered) {
+		return false, err
+	}
+	return found.id == audited.ID && !ending(found.state), nil
+}
+
+// isRefusedRight reports errors of a user who may not read the sale.
+func isRefusedRight(err error) bool {
+	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "NOAUTH")
+}
+
+// auditShard audits a shard by itself, adds what it has to the sale's audit, and
+// returns of which sale it is.
+func (s *Store) auditShard(ctx context.Context, sku string, known localcache.Sale, shard int, ordersMax int64, audit *Audit) (id string, found bool, err error) {
+	tag := shardTag(sku, shard, known.Shards)
+	r := read(auditScript.Run(ctx, s.rdb, s.keys(sku, tag).all(), tokenPrefix(sku, tag), AuditMax, ordersMax))
+	if !r.more() {
+		return "", false, r.err
+	}
+	id = r.text()
+	r.number() // version
+	add := func(total *int64) { *total += r.number() }
+	add(&audit.Stock)
+	add(&audit.Restocked)
+	received := r.number()
+	audit.InTransit += r.number() - received
+	add(&audit.Available)
+	add(&audit.Pending)
+	add(&audit.Confirmed)
+	add(&audit.Cancelled)
+	add(&audit.Expired)
+	add(&audit.Orders)
+	add(&audit.RecordedPending)
+	add(&audit.RecordedConfirmed)
+	add(&audit.RecordedCancelled)
+	add(&audit.RecordedExpired)
+	add(&audit.RecordedOrders)
+	add(&audit.RecordedBuyers)
+	add(&audit.RecordedQueue)
+	differences := r.number()
+	before := audit.Differences
+	for r.more() {
+		audit.differ(r.text(), r.number(), r.number())
+	}
+	audit.Differences = before + differences
+	return id, true, r.err
+}
+
+// auditTransfers compares what shards have sent with what others have received.
+// Of deliveries that are seen to be wrong only those count that were so at one
+// moment, with nothing moving: as long as units move there is nothing to compare.
+func (s *Store) auditTransfers(ctx context.Context, sku string, known localcache.Sale, audit *Audit) error {
+	const tries = 5
+	for range tries {
+		first, err := s.journals(ctx, sku, known)
+		if err != nil {
+			return err
+		}
+		second, err := s.journals(ctx, sku, known)
+		if err != nil {
+			return err
+		}
+		if sameVersions(first, second) {
+			auditJournals(second, audit)
+			return nil
+		}
+	}
+	return nil
+}
+
+// journals reads the sale hashes of all shards.
+func (s *Store) journals(ctx context.Context, sku string, known localcache.Sale) ([]map[string]string, error) {
+	pipe := s.rdb.Pipeline()
+	reads := make([]*redis.MapStringStringCmd, known.Shards)
+	for shard := range reads {
+		reads[shard] = pipe.HGetAll(ctx, s.keys(sku, shardTag(sku, shard, known.Shards)).sale)
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, plainFailure("audit", err)
+	}
+	journals := make([]map[string]string, known.Shards)
+	for shard, read := range reads {
+		journals[shard] = read.Val()
+	}
+	return journals, nil
+}
+
+func sameVersions(a, b []map[string]string) bool {
+	for shard := range a {
+		if a[shard]["version"] != b[shard]["version"] {
+			return false
+		}
+	}
+	return true
+}
+
+// auditJournals compares the journals of all shards of one moment: between two
+// shards one delivery at most is under way, and what is under way in all is what
+// has been sent and not received.
+func auditJournals(shards []map[string]string, audit *Audit) {
+	var underWay, difference int64
+	for from, journal := range shards {
+		difference += number(journal["sent"]) - number(journal["received"])
+		for field, value := range journal {
+			name, isTo := strings.CutPrefix(field, "to:")
+			to, err := strconv.Atoi(name)
+			if !isTo {
+				continue
+			}
+			sent, units, _ := strings.Cut(value, ":")
+			if err != nil || to < 0 || to >= len(shards) {
+				audit.differ(fmt.Sprintf("receiver of the delivery %s of shard %d", field, from), 1, 0)
+				continue
+			}
+			has := number(shards[to]["from:"+strconv.Itoa(from)])
+			switch number(sent) {
+			case has:
+			case has + 1:
+				underWay += number(units)
+			default:
+				audit.differ(fmt.Sprintf("number of the last delivery from shard %d to shard %d", from, to), number(sent), has)
+			}
+		}
+		for field := range journal {
+			if sender, ok := strings.CutPrefix(field, "from:"); ok {
+				at, err := strconv.Atoi(sender)
+				if err != nil || at < 0 || at >= len(shards) || shards[at]["to:"+strconv.Itoa(from)] == "" {
+					audit.differ(fmt.Sprintf("sender of the delivery %s of shard %d", field, from), 1, 0)
+				}
+			}
+		}
+	}
+	if underWay != difference {
+		audit.differ("units in transit: sent - received", underWay, difference)
+	}
+}
+
+// number reads a counter; one that can't be read is named elsewhere.
+func number(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
 }

@@ -2,10 +2,14 @@
 -- with the marks of the buyers, with the queue.
 --
 -- KEYS  1 sale, 2 buyers, 3 orders, 4 queue
--- ARGV  1 what the tokens of this shard begin with, 2 most differences to name
+-- ARGV  1 what the tokens of this shard begin with, 2 most differences to name,
+--       3 most reservations to read: of more, only the counters are compared
 -- Returns {} for no sale, else
---   {counters: stock, restocked, available, pending, confirmed, cancelled, orders,
---    records:  pending, confirmed, cancelled, orders, users with a mark, queue entries,
+--   {sale_id, version,
+--    counters: stock, restocked, received, sent, available, pending, confirmed,
+--              cancelled, expired, orders,
+--    records:  pending, confirmed, cancelled, expired, orders, users with a mark,
+--              queue entries,
 --    differences in all, then for each one named: what, expected, found}
 -- Where a difference is something missing or something too much, expected and
 -- found are 1 and 0 or 0 and 1.
@@ -47,21 +51,27 @@ end
 -- The counters. One that can't be read counts as 0 in the totals and is named.
 local sale = {}
 if present[1] then
-    local values = redis.call('HMGET', KEYS[1], 'secret', unpack(COUNTERS))
-    sale.secret = values[1]
-    if not sale.secret then
-        differ("field 'secret' of the sale", 1, 0)
+    local values = redis.call('HMGET', KEYS[1], 'state', 'sale_id', 'secret', 'restocked', unpack(COUNTERS))
+    sale.sale_id, sale.secret = values[2], values[3]
+    for i, name in ipairs({'state', 'sale_id', 'secret'}) do
+        if not values[i] then
+            differ("field '" .. name .. "' of the sale", 1, 0)
+        end
     end
-    for i, name in ipairs(COUNTERS) do
-        local value = values[i + 1]
-        local readable = value and string.find(value, '^%d+$')
+    local function number(name, value, pattern)
+        local readable = value and string.find(value, pattern)
         sale[name] = readable and tonumber(value) or 0
         if not readable then
             differ("readable field '" .. name .. "' of the sale", 1, 0)
         end
     end
+    number('restocked', values[4], '^%-?%d+$')
+    for i, name in ipairs(COUNTERS) do
+        number(name, values[i + 4], '^%d+$')
+    end
 else
     differ('key ' .. KEYS[1], 1, 0)
+    sale.restocked = 0
     for _, name in ipairs(COUNTERS) do
         sale[name] = 0
     end
@@ -72,16 +82,33 @@ elseif attempt('XPENDING', KEYS[4], 'workers') then
     differ("consumer group 'workers' of " .. KEYS[4], 1, 0)
 end
 
+local stocked = sale.stock + sale.restocked + sale.received - sale.sent
+local function answer(units, orders, users, entries)
+    if present[1] then
+        compare('available + pending + confirmed', '', stocked, sale.available + sale.pending + sale.confirmed)
+    end
+    local values = {sale.sale_id or '', sale.version, sale.stock, sale.restocked, sale.received, sale.sent,
+        sale.available, sale.pending, sale.confirmed, sale.cancelled, sale.expired, sale.orders,
+        units.P, units.C, units.X, units.E, orders, users, entries, total}
+    for _, value in ipairs(named) do
+        values[#values + 1] = value
+    end
+    return values
+end
+local units, count = {P = 0, C = 0, X = 0, E = 0}, 0
+if present[3] and redis.call('HLEN', KEYS[3]) > tonumber(ARGV[3]) then
+    return answer(units, 0, 0, 0)
+end
+
 -- The order records, and what they say about each user. There may be millions,
 -- so a table per record would be too much.
-local units, count = {P = 0, C = 0, X = 0, E = 0}, 0
 local user_of, prev_of = {}, {}       -- by token id
 local waiting, qty_of = {}, {}        -- token id and qty of pending orders, by entry id
 local units_of, orders_of = {}, {}    -- by user
 local records = present[3] and redis.call('HGETALL', KEYS[3]) or {}
 for i = 1, #records, 2 do
     local id = records[i]
-    local state, qty, entry, _, prev, user, request = split_order(records[i + 1])
+    local state, qty, entry, deadline, prev, user, request = split_order(records[i + 1])
     count = count + 1
     if not state then
         differ('readable record of order ' .. prefix .. id, 1, 0)
@@ -90,6 +117,9 @@ for i = 1, #records, 2 do
         user_of[id], prev_of[id] = user, prev
         orders_of[user] = (orders_of[user] or 0) + 1
         units_of[user] = (units_of[user] or 0) + ((state == 'P' or state == 'C') and qty or 0)
+        if present[1] and deadline ~= (sale.pay_ttl > 0 and tonumber(string.match(entry, '^%d+')) + sale.pay_ttl or 0) then
+            differ('deadline of order ' .. prefix .. id, 1, 0)
+        end
         if state == 'P' then
             if waiting[entry] then
                 differ('queue entry of pending order ' .. prefix .. waiting[entry], 1, 0)
@@ -162,18 +192,11 @@ end
 
 -- Both sides of the equation.
 if present[1] then
-    local stocked = sale.stock + sale.restocked
     compare('counter ', "'pending'", units.P, sale.pending)
     compare('counter ', "'confirmed'", units.C, sale.confirmed)
     compare('counter ', "'cancelled'", units.X, sale.cancelled)
+    compare('counter ', "'expired'", units.E, sale.expired)
     compare('counter ', "'orders'", count, sale.orders)
     compare('counter ', "'available'", stocked - units.P - units.C, sale.available)
-    compare('available + pending + confirmed', '', stocked, sale.available + sale.pending + sale.confirmed)
 end
-
-local answer = {sale.stock, sale.restocked, sale.available, sale.pending, sale.confirmed, sale.cancelled, sale.orders,
-    units.P, units.C, units.X, count, #marks / 2, queued, total}
-for _, value in ipairs(named) do
-    answer[#answer + 1] = value
-end
-return answer
+return answer(units, count, #marks / 2, queued)

@@ -19,14 +19,14 @@ func TestSaleOnACluster(t *testing.T) {
 	}
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr}, MaxRetries: -1})
 	t.Cleanup(func() { rdb.Close() })
-	s := New(rdb, Options{})
+	s := newStore(t, rdb, Options{})
 	for _, sku := range []string{"sku", "a}b{", "用户"} {
 		create(t, s, Sale{SKU: sku, Stock: 2, Limit: 0})
 		p := Purchase{SKU: sku, User: "u", Qty: 1, RequestID: "r"}
 		a := reserve(t, s, p)
 		b := reserve(t, s, Purchase{SKU: sku, User: "u", Qty: 1})
 		equal(t, "replay", must[Receipt](t)(s.Buy(t.Context(), p)).Outcome, Replayed)
-		deliveries, _, err := s.Pull(t.Context(), sku, "w", 5)
+		deliveries, _, err := s.Pull(t.Context(), sku, "w", 5, 0)
 		if err != nil || len(deliveries) != 2 {
 			t.Fatalf("Pull: %v, %v", deliveries, err)
 		}

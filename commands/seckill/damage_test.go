@@ -20,7 +20,7 @@ type damaged struct {
 }
 
 func newDamaged(t *testing.T, rdb *redis.Client) *damaged {
-	d := &damaged{Store: New(rdb, Options{}), t: t, rdb: rdb}
+	d := &damaged{Store: newStore(t, rdb, Options{}), t: t, rdb: rdb}
 	d.keys = d.Store.keys("sku", shardTag("sku", 0, 1))
 	create(t, d.Store, Sale{SKU: "sku", Stock: 100, Limit: 5})
 	d.pending = reserve(t, d.Store, Purchase{SKU: "sku", User: "p", Qty: 2, RequestID: "r"})
@@ -269,7 +269,7 @@ func TestKeysOfAnotherTypeStopTheFirstPurchase(t *testing.T) {
 	for _, kind := range []string{"buyers", "orders", "queue"} {
 		t.Run(kind, func(t *testing.T) {
 			onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-				ctx, s := t.Context(), New(rdb, Options{})
+				ctx, s := t.Context(), newStore(t, rdb, Options{})
 				create(t, s, Sale{SKU: "sku", Stock: 1, Limit: 1})
 				key := fmt.Sprintf("seckill:{%s}:%s:sku", shardTag("sku", 0, 1), kind)
 				rdb.Del(ctx, key)

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"seckill-proxy/internal/redistest"
+	"seckill-proxy/localcache"
 )
 
 // connect returns a client of the server at addr, closed at the end of the test.
@@ -84,4 +85,55 @@ func equal[T comparable](t testing.TB, what string, got, want T) {
 	if got != want {
 		t.Fatalf("%s: got %+v, want %+v", what, got, want)
 	}
+}
+
+// newStore returns a Store that is closed at the end of the test.
+func newStore(t testing.TB, rdb redis.UniversalClient, opts Options) *Store {
+	s := New(rdb, opts)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// buyTogether makes purchases of a sale of one shard in one script call.
+func buyTogether(t testing.TB, s *Store, sku string, purchases []Purchase) []Receipt {
+	t.Helper()
+	known := must[localcache.Sale](t)(s.readSale(t.Context(), sku))
+	orders := make([]*order, len(purchases))
+	for i, p := range purchases {
+		orders[i] = &order{Purchase: p, known: known}
+	}
+	c := &call{Store: s, lane: lane{sku: sku, shards: 1}, known: known}
+	if _, err := c.purchase(t.Context(), orders, nil); err != nil {
+		t.Fatal(err)
+	}
+	receipts := make([]Receipt, len(orders))
+	for i, o := range orders {
+		receipts[i] = o.receipt
+	}
+	return receipts
+}
+
+// shardKeys returns the keys of one shard of a sale.
+func shardKeys(s *Store, sku string, shard, shards int) keys {
+	return s.keys(sku, shardTag(sku, shard, shards))
+}
+
+// infoOf reads how a sale stands that must be there.
+func infoOf(t testing.TB, s *Store, sku string) Info {
+	t.Helper()
+	info, found, err := s.Info(context.WithoutCancel(t.Context()), sku)
+	if err != nil || !found {
+		t.Fatalf("Info(%q): found %v, %v", sku, found, err)
+	}
+	return info
+}
+
+// keysOf returns all keys in Redis of a SKU, and its name in the index.
+func keysOf(t testing.TB, rdb redis.UniversalClient, sku string) []string {
+	t.Helper()
+	found := must[[]string](t)(rdb.Keys(t.Context(), "*:"+sku).Result())
+	if rdb.ZScore(t.Context(), DefaultPrefix+"sales", sku).Err() == nil {
+		found = append(found, "index")
+	}
+	return found
 }

@@ -1,9 +1,9 @@
 -- Reads one shard's configuration and counters.
 --
 -- KEYS  1 sale, 2 buyers, 3 orders, 4 queue
--- Returns {} for no sale, else {stock, restocked, available, pending, confirmed,
--- cancelled, limit, shards, created_at, users that ever bought, reservations
--- ever made, entries in the queue}
+-- Returns {} for no sale, else {sale_id, version, stock, restocked, available,
+-- received, sent, pending, confirmed, cancelled, expired, users that ever bought,
+-- reservations ever made, entries in the queue}
 --
 -- A script because the numbers must be of one moment. Writes nothing.
 
@@ -14,7 +14,6 @@ end
 if not sale then
     return {}
 end
-local fixed = redis.call('HMGET', KEYS[1], 'shards', 'created_at')
-return {sale.stock, sale.restocked, sale.available, sale.pending, sale.confirmed, sale.cancelled, sale.limit,
-    tonumber(fixed[1] or 0), tonumber(fixed[2] or 0),
+return {sale.sale_id, sale.version, sale.stock, sale.restocked, sale.available, sale.received, sale.sent,
+    sale.pending, sale.confirmed, sale.cancelled, sale.expired,
     redis.call('HLEN', KEYS[2]), redis.call('HLEN', KEYS[3]), redis.call('XLEN', KEYS[4])}

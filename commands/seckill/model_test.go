@@ -37,7 +37,7 @@ func (s *shopper) step(ctx context.Context) error {
 	case 0, 1, 2, 3, 4:
 		return s.buy(ctx)
 	case 5:
-		deliveries, _, err := s.store.Pull(ctx, "sku", fmt.Sprint("w", s.random.IntN(3)), 1+s.random.Int64N(5))
+		deliveries, _, err := s.store.Pull(ctx, "sku", fmt.Sprint("w", s.random.IntN(3)), 1+s.random.Int64N(5), 0)
 		if err != nil {
 			return err
 		}
@@ -140,7 +140,7 @@ func TestRandomOperations(t *testing.T) {
 			seed := uint64(time.Now().UnixNano())
 			t.Logf("seed %d", seed)
 			server := redistest.Start(t, redistest.Options{AppendOnly: crashes > 0})
-			observer := New(connect(t, server.Addr), Options{})
+			observer := newStore(t, connect(t, server.Addr), Options{})
 			create(t, observer, Sale{SKU: "sku", Stock: modelStock, Limit: modelLimit})
 
 			var mu sync.Mutex
@@ -152,7 +152,7 @@ func TestRandomOperations(t *testing.T) {
 			steps := make(chan int, shoppers)
 			for i := range shoppers {
 				s := &shopper{
-					store:  New(connect(t, server.Addr), Options{TakeoverAfter: time.Millisecond}),
+					store:  newStore(t, connect(t, server.Addr), Options{TakeoverAfter: time.Millisecond}),
 					random: rand.New(rand.NewPCG(seed, uint64(i))),
 					mu:     &mu, told: told, given: given, won: won, asked: asked,
 				}
@@ -206,7 +206,7 @@ func TestMemoryPerReservation(t *testing.T) {
 	for name, requestID := range map[string]string{"without request id": "", "with an UUID for request id": "0b5e6a0c-5a1f-4d2c-9c53-1f0e5a7d%04d"} {
 		t.Run(name, func(t *testing.T) {
 			rdb := connect(t, redistest.Start(t, redistest.Options{}).Addr)
-			s := New(rdb, Options{})
+			s := newStore(t, rdb, Options{})
 			create(t, s, Sale{SKU: "iphone-17-pro", Stock: reservations, Limit: 1})
 			reserve(t, s, Purchase{SKU: "iphone-17-pro", User: "warm-up", Qty: 1}) // the script's own memory
 			used := func() int64 {

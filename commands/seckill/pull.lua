@@ -3,13 +3,15 @@
 --
 -- KEYS  1 sale, 2 orders, 3 queue
 -- ARGV  1 consumer, 2 most orders to hand out, 3 idle milliseconds after which
---       an order is taken over
--- Returns {'NO_SALE'}, or {'FOUND', then for each order: token, user, qty,
+--       an order is taken over, 4 milliseconds that the worker will wait if there
+--       is none, 0 when it won't, 5 sale_id
+-- Returns {'NO_SALE'}, {'STALE'}, or {'FOUND', then for each order: token, user, qty,
 -- created_at, which delivery this is, 1 for the first}
 --
 -- A script because what is handed out must be pending at that moment, and to
 -- take over and to read new ones in one round trip. An answer that gets lost
--- loses nothing: its orders are taken over later.
+-- loses nothing: its orders are taken over later. And because a worker that
+-- waits must be known before the next order comes: buy.lua tells it.
 
 -- One call looks at so many entries of the pending list, for orders to take
 -- over, and at so many new ones. The next call goes on from there.
@@ -19,7 +21,11 @@ local consumer, wanted, idle = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 if redis.call('EXISTS', KEYS[1]) == 0 then
     return {'NO_SALE'}
 end
+if redis.call('HGET', KEYS[1], 'sale_id') ~= ARGV[5] then
+    return {'STALE'}
+end
 
+local now = now_ms()
 local answer = {'FOUND'}
 local found = 0
 local function hand_out(entry, delivery)
@@ -28,10 +34,14 @@ local function hand_out(entry, delivery)
         fields[entry[2][i]] = entry[2][i + 1]
     end
     local record = redis.call('HGET', KEYS[2], string.sub(fields.token or '', -24))
-    if not record then
+    local order = record and unpack_order(record)
+    if not order then
         return -- damage: it stays where it is, for AUDIT to name
     end
-    if string.sub(record, 1, 1) ~= 'P' then
+    if order.state == 'P' and order.deadline > 0 and now >= order.deadline then
+        return -- nobody can confirm it any more: it stays for sweep.lua
+    end
+    if order.state ~= 'P' then
         -- Settled: whoever settled it had no right to remove the entry, or
         -- somebody put it back.
         redis.call('XACK', KEYS[3], 'workers', entry[1])
@@ -85,6 +95,14 @@ while found < wanted and scanned < SCAN do
     for _, entry in ipairs(reply[1][2]) do
         hand_out(entry, 1)
         scanned = scanned + 1
+    end
+end
+local patience = tonumber(ARGV[4])
+if found == 0 and patience > 0 then
+    local wanted_until = tonumber(redis.call('HGET', KEYS[1], 'wanted') or 0) or 0
+    local refused = attempt('HSET', KEYS[1], 'wanted', string.format('%.0f', math.max(wanted_until, now + patience)))
+    if refused then
+        return refused
     end
 end
 return answer

@@ -2,7 +2,11 @@ package seckill
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
+	"seckill-proxy/internal/script"
+	"seckill-proxy/localcache"
 	"seckill-proxy/sharding"
 )
 
@@ -14,10 +18,19 @@ const (
 	Reserved Outcome = "RESERVED"
 	// Replayed: the same request was carried out before, and wasn't again.
 	Replayed Outcome = "REPLAYED"
+	// Uncertain: carried out, but not known to be on as many replicas as asked
+	// for.
+	Uncertain Outcome = "UNCERTAIN"
 	// SoldOut: fewer units are left than were asked for.
 	SoldOut Outcome = "SOLD_OUT"
 	// LimitReached: the user would hold more units than one user may.
 	LimitReached Outcome = "LIMIT"
+	// NotOpen: the sale doesn't sell yet.
+	NotOpen Outcome = "NOT_OPEN"
+	// Closed: the sale doesn't sell any more.
+	Closed Outcome = "CLOSED"
+	// RateLimited: the user asks too often.
+	RateLimited Outcome = "RATE_LIMITED"
 	// NoSale: there is no sale of this SKU, or keys of it were lost.
 	NoSale Outcome = "NO_SALE"
 	// NoReservation: the sale has no reservation with this token, or the token
@@ -27,8 +40,13 @@ const (
 	Settled Outcome = "SETTLED"
 	// Conflict: the reservation was settled before, in another way.
 	Conflict Outcome = "CONFLICT"
+	// Lapsed: the reservation wasn't settled in time.
+	Lapsed Outcome = "EXPIRED"
 	// Found: the reservation exists, or the sale does.
 	Found Outcome = "FOUND"
+
+	// stale: the script found another sale than the one that is remembered.
+	stale Outcome = "STALE"
 )
 
 // Purchase is a user's wish for units of one sale.
@@ -37,50 +55,103 @@ type Purchase struct {
 	User      string
 	Qty       int64  // units, at least 1
 	RequestID string // of the user: the same one never buys twice; "" for none
+	Sync      int    // replicas that must have it, -1 for Options.SyncReplicas
 }
 
 // Receipt is the answer to a Purchase.
 type Receipt struct {
-	Outcome Outcome // Reserved, Replayed, SoldOut, LimitReached or NoSale
+	Outcome Outcome // Reserved to NoSale
 	Token   string  // of the reservation; for LimitReached of the user's latest that holds units, "" for none
-	Left    int64   // units left, as the user's shard knows
-	PayBy   int64   // Unix milliseconds until which the reservation stands, 0 for ever
+	Left    int64   // units left: for SoldOut in the sale, else as the user's shard knows
+	At      int64   // Unix milliseconds: pay by, 0 for ever; NotOpen: opens. RateLimited: milliseconds to wait
 }
 
-// Buy reserves units.
+// ErrBusy is wrapped, beside script.ErrNotExecuted, where too many purchases wait
+// already.
+var ErrBusy = errors.New("too many purchases wait")
+
+// Buy reserves units. What is certain without Redis is answered so; else the
+// purchase travels with others of its shard.
 func (s *Store) Buy(ctx context.Context, p Purchase) (Receipt, error) {
-	shard := sharding.HomeShard(p.User, shardsPerSale)
-	receipts, err := s.buy(ctx, p.SKU, shardTag(p.SKU, shard, shardsPerSale), []Purchase{p})
-	if err != nil {
-		return Receipt{}, err
+	s.Start()
+	if p.Sync < 0 {
+		p.Sync = s.SyncReplicas
 	}
-	return receipts[0], nil
+	if receipt, ok := s.answerLocally(p); ok {
+		return receipt, nil
+	}
+	const tries = 3 // the sale that is remembered may have been dropped, and be sold anew
+	for range tries {
+		mark := s.cache.Mark(p.SKU)
+		known, err := s.sale(ctx, p.SKU)
+		if errors.Is(err, errNoSale) {
+			return Receipt{Outcome: NoSale}, nil
+		}
+		if err != nil {
+			return Receipt{}, err
+		}
+		receipt, err := s.lineups.buy(p, known)
+		if err == nil && (receipt.Outcome == stale || receipt.Outcome == NoSale) {
+			now, err := s.readSale(ctx, p.SKU)
+			switch {
+			case errors.Is(err, errNoSale):
+				return Receipt{Outcome: NoSale}, nil
+			case err != nil:
+				return Receipt{}, err
+			case receipt.Outcome == NoSale && now.ID == known.ID:
+				return receipt, nil // a part of it is lost
+			}
+			continue
+		}
+		if err == nil {
+			s.remember(ctx, mark, known, p, receipt)
+		}
+		return receipt, err
+	}
+	return Receipt{}, fmt.Errorf("seckill buy: %w: the sale comes and goes", script.ErrNotExecuted)
 }
 
-// maxBatch is how many purchases one script call may carry: what Lua can unpack
-// at once, and what other commands can be made to wait for.
-const maxBatch = 500
+// answerLocally answers what needs no question to Redis.
+func (s *Store) answerLocally(p Purchase) (receipt Receipt, ok bool) {
+	if p.Sync > 0 {
+		return Receipt{}, false // who wants replicas wants to hear what they have
+	}
+	answer := s.cache.Refuse(p.SKU, p.User, p.RequestID, p.Qty)
+	switch answer.Verdict {
+	case localcache.NoSale:
+		receipt.Outcome = NoSale
+	case localcache.NotOpen:
+		receipt = Receipt{Outcome: NotOpen, At: answer.At}
+	case localcache.Closed:
+		receipt.Outcome = Closed
+	case localcache.SoldOut:
+		receipt.Outcome = SoldOut
+	case localcache.RateLimited:
+		receipt = Receipt{Outcome: RateLimited, At: answer.At}
+	case localcache.Remembered:
+		receipt = answer.Receipt
+	default:
+		return Receipt{}, false
+	}
+	s.Observer.Local(string(receipt.Outcome))
+	return receipt, true
+}
 
-// buy makes 1 to maxBatch purchases of one shard of a SKU, in their order, and
-// returns a receipt for each.
-func (s *Store) buy(ctx context.Context, sku, tag string, purchases []Purchase) ([]Receipt, error) {
-	prefix := tokenPrefix(sku, tag)
-	args := make([]any, 0, 1+4*len(purchases))
-	args = append(args, prefix)
-	for _, p := range purchases {
-		var id string
-		if p.RequestID == "" {
-			id = newTokenID()
-		}
-		args = append(args, p.User, p.Qty, p.RequestID, id)
+// remember keeps what an answer says about the next one.
+func (s *Store) remember(ctx context.Context, mark localcache.Mark, known localcache.Sale, p Purchase, receipt Receipt) {
+	switch receipt.Outcome {
+	case NotOpen, Closed:
+		// Redis's clock was read too long ago to say so without it: it is
+		// read once more, for those who come next.
+		_, _, _ = s.lookups.Do(p.SKU, func() (any, error) { return s.readSale(s.ctx, p.SKU) })
+	case RateLimited:
+		s.cache.LearnRateLimited(mark, known.ID, p.User, receipt.At)
+	case Replayed, LimitReached:
+		s.cache.Remember(mark, known.ID, p.User, p.RequestID, p.Qty, receipt)
 	}
-	r := read(buyScript.Run(ctx, s.rdb, s.keys(sku, tag).all(), args...))
-	receipts := make([]Receipt, len(purchases))
-	for i := range receipts {
-		receipts[i] = Receipt{Outcome: Outcome(r.text()), Token: r.text(), Left: r.number(), PayBy: r.number()}
-		if receipts[i].Token != "" {
-			receipts[i].Token = prefix + receipts[i].Token
-		}
-	}
-	return receipts, r.err
+}
+
+// homeTag returns the hash tag of the shard that a user buys from.
+func homeTag(sku, user string, known localcache.Sale) string {
+	return shardTag(sku, sharding.HomeShard(user, known.Shards), known.Shards)
 }

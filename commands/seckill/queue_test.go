@@ -11,7 +11,7 @@ import (
 // pull returns what a worker is given.
 func pull(t testing.TB, s *Store, consumer string, count int64) []Delivery {
 	t.Helper()
-	deliveries, found, err := s.Pull(t.Context(), "sku", consumer, count)
+	deliveries, found, err := s.Pull(t.Context(), "sku", consumer, count, 0)
 	if err != nil || !found {
 		t.Fatalf("Pull: found %v, %v", found, err)
 	}
@@ -31,8 +31,8 @@ func pullUntil(t testing.TB, s *Store, consumer string, count int64) []Delivery 
 
 func TestPullHandsOutEachOrderOnceAndInOrder(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		s := New(rdb, Options{})
-		if _, found, err := s.Pull(t.Context(), "sku", "w", 1); found || err != nil {
+		s := newStore(t, rdb, Options{})
+		if _, found, err := s.Pull(t.Context(), "sku", "w", 1, 0); found || err != nil {
 			t.Fatalf("no sale: found %v, %v", found, err)
 		}
 		create(t, s, Sale{SKU: "sku", Stock: 100, Limit: 5})
@@ -59,7 +59,7 @@ func TestPullHandsOutEachOrderOnceAndInOrder(t *testing.T) {
 
 func TestPullTakesOverWhatADeadWorkerLeft(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		patient, hasty := New(rdb, Options{}), New(rdb, Options{TakeoverAfter: time.Millisecond})
+		patient, hasty := newStore(t, rdb, Options{}), newStore(t, rdb, Options{TakeoverAfter: time.Millisecond})
 		create(t, patient, Sale{SKU: "sku", Stock: 100, Limit: 1})
 		token := reserve(t, patient, Purchase{SKU: "sku", User: "u", Qty: 1})
 		equal(t, "first delivery", pull(t, patient, "dead", 1)[0].Number, 1)
@@ -81,17 +81,15 @@ func TestPullTakesOverWhatADeadWorkerLeft(t *testing.T) {
 // of it.
 func TestPullTakesOverAllOfALongList(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		patient, hasty := New(rdb, Options{}), New(rdb, Options{TakeoverAfter: time.Millisecond})
-		const orders = 3 * maxBatch // more than one call looks at
+		patient, hasty := newStore(t, rdb, Options{}), newStore(t, rdb, Options{TakeoverAfter: time.Millisecond})
+		const orders = 3 * MaxBatch // more than one call looks at
 		create(t, patient, Sale{SKU: "sku", Stock: orders, Limit: 1})
-		for first := 0; first < orders; first += maxBatch {
+		for first := 0; first < orders; first += MaxBatch {
 			var purchases []Purchase
-			for i := range maxBatch {
+			for i := range MaxBatch {
 				purchases = append(purchases, Purchase{User: fmt.Sprint(first + i), Qty: 1})
 			}
-			if _, err := patient.buy(t.Context(), "sku", shardTag("sku", 0, 1), purchases); err != nil {
-				t.Fatal(err)
-			}
+			buyTogether(t, patient, "sku", purchases)
 		}
 		for taken := 0; taken < orders; {
 			taken += len(pull(t, patient, "dead", 1000))
@@ -109,7 +107,7 @@ func TestPullTakesOverAllOfALongList(t *testing.T) {
 
 func TestPullNeverHandsOutASettledOrder(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, s := t.Context(), New(rdb, Options{})
+		ctx, s := t.Context(), newStore(t, rdb, Options{})
 		queue := s.keys("sku", shardTag("sku", 0, 1)).queue
 		create(t, s, Sale{SKU: "sku", Stock: 100, Limit: 1})
 		confirmed := reserve(t, s, Purchase{SKU: "sku", User: "a", Qty: 1})
@@ -129,7 +127,7 @@ func TestPullNeverHandsOutASettledOrder(t *testing.T) {
 
 func TestPullMakesALostGroupAgain(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		s := New(rdb, Options{})
+		s := newStore(t, rdb, Options{})
 		create(t, s, Sale{SKU: "sku", Stock: 100, Limit: 1})
 		token := reserve(t, s, Purchase{SKU: "sku", User: "a", Qty: 1})
 		pull(t, s, "w", 1)
@@ -141,7 +139,7 @@ func TestPullMakesALostGroupAgain(t *testing.T) {
 
 func TestPlainReadGroupWorksOnTheStreamThatInfoNames(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, s := t.Context(), New(rdb, Options{})
+		ctx, s := t.Context(), newStore(t, rdb, Options{})
 		create(t, s, Sale{SKU: "sku", Stock: 100, Limit: 5})
 		token := reserve(t, s, Purchase{SKU: "sku", User: "a", Qty: 5})
 		info, _, err := s.Info(ctx, "sku")
@@ -161,7 +159,7 @@ func TestPlainReadGroupWorksOnTheStreamThatInfoNames(t *testing.T) {
 
 func TestSettledOrdersArePublished(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, s := t.Context(), New(rdb, Options{})
+		ctx, s := t.Context(), newStore(t, rdb, Options{})
 		create(t, s, Sale{SKU: "sku", Stock: 100, Limit: 0})
 		subscription := rdb.Subscribe(ctx, s.ResultsChannel())
 		defer subscription.Close()

@@ -1,36 +1,47 @@
 -- What the scripts of this folder share: how a sale's counters and an order
 -- record are read and written. Stands in front of each of them.
 
--- Counters that every sale has, each a decimal integer that isn't negative.
-local COUNTERS = {'stock', 'restocked', 'available', 'pending', 'confirmed', 'cancelled',
-                  'orders', 'limit', 'version'}
+-- Fields that every sale has, each a decimal integer that isn't negative.
+local COUNTERS = {'stock', 'received', 'sent', 'available', 'pending', 'confirmed', 'cancelled', 'expired',
+                  'orders', 'limit', 'open_at', 'close_at', 'pay_ttl', 'rate_count', 'rate_window', 'version'}
 
--- Returns the counters as numbers, and the secret: nil for a sale that isn't
--- there; nil and an error reply for one that misses something, since a counter
--- that can't be read isn't 0.
+-- Returns the fields as numbers, and restocked, which may be negative, with
+-- state, sale_id and secret as they are. nil for a sale that isn't there; nil and
+-- an error reply for one that misses something, since a counter that can't be
+-- read isn't 0.
 local function read_sale(key)
-    local values = redis.call('HMGET', key, 'secret', unpack(COUNTERS))
-    local sale, broken, found = {secret = values[1]}, nil, values[1]
-    for i, name in ipairs(COUNTERS) do
-        local value = values[i + 1]
+    local values = redis.call('HMGET', key, 'state', 'sale_id', 'secret', 'restocked', 'wanted', unpack(COUNTERS))
+    local sale = {state = values[1], sale_id = values[2], secret = values[3],
+                  restocked = tonumber(values[4] or ''), wanted = tonumber(values[5] or 0) or 0}
+    local found, broken
+    local function check(name, value, pattern)
         found = found or value
-        if value and string.find(value, '^%d+$') then
-            sale[name] = tonumber(value)
-        else
+        if not (value and string.find(value, pattern)) then
             broken = broken or name
         end
     end
+    check('state', values[1], '.')
+    check('sale_id', values[2], '.')
+    check('secret', values[3], '.')
+    check('restocked', values[4], '^%-?%d+$')
+    for i, name in ipairs(COUNTERS) do
+        check(name, values[i + 5], '^%d+$')
+        sale[name] = tonumber(values[i + 5] or '')
+    end
     if not found then
         return nil
-    end
-    if not sale.secret then
-        broken = broken or 'secret'
     end
     if broken then
         return nil, redis.error_reply("ERR damaged sale: its field '" .. broken ..
             "' is missing or unreadable, SECKILL.AUDIT names all damage")
     end
     return sale
+end
+
+-- The time of this Redis, in Unix milliseconds.
+local function now_ms()
+    local time = redis.call('TIME')
+    return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
 -- An order record is one string, numbers first and then binary strings by their
@@ -46,6 +57,25 @@ local function pack_order(o)
     return o.state .. ',' .. o.qty .. ',' .. o.entry .. ',' .. o.deadline .. ',' ..
         #o.prev .. ',' .. #o.user .. ',' .. #o.request .. ',' .. #o.order_id .. ',' .. #o.reason .. ':' ..
         o.prev .. o.user .. o.request .. o.order_id .. o.reason
+end
+
+-- A number as text. Formatting one costs as much as ten look-ups, and in one
+-- call the same few come again and again.
+local formatted = {}
+local function digits(n)
+    local text = formatted[n]
+    if not text then
+        text = string.format('%.0f', n)
+        formatted[n] = text
+    end
+    return text
+end
+
+-- The same for a new reservation, from its parts: what most records begin as. qty
+-- may be a string.
+local function pack_pending(qty, entry, deadline, prev, user, request)
+    return 'P,' .. qty .. ',' .. entry .. ',' .. digits(deadline) .. ',' .. digits(#prev) .. ',' .. digits(#user) .. ',' ..
+        digits(#request) .. ',0,0:' .. prev .. user .. request
 end
 
 -- Returns state, qty, entry, deadline, prev, user, request, order id and reason;
@@ -76,6 +106,15 @@ local function unpack_order(record)
     return o.state and o
 end
 
+-- The state of a reservation for who asks: one whose deadline has passed can't be
+-- confirmed any more, also before it is swept and its units are back.
+local function state_at(order, now)
+    if order.state == 'P' and order.deadline > 0 and now >= order.deadline then
+        return 'E'
+    end
+    return order.state
+end
+
 -- A user's mark: units held, token id of the latest reservation. nil for what
 -- isn't one.
 local function unpack_buyer(mark)
@@ -97,4 +136,37 @@ local function attempt(...)
     if type(reply) == 'table' and reply.err then
         return reply
     end
+end
+
+-- Ends a pending reservation without a sale, as cancelled (X, for a reason) or
+-- expired (E): its units are for sale again and the user may buy again. The
+-- caller has shown that it may write. Changes order and sale, which the caller
+-- must not save again.
+local function give_back(keys, sale, id, order, state, reason)
+    order.state, order.reason = state, reason
+    redis.call('XACK', keys[4], 'workers', order.entry)
+    redis.call('XDEL', keys[4], order.entry)
+    redis.call('HSET', keys[3], id, pack_order(order))
+    local total = state == 'X' and 'cancelled' or 'expired'
+    sale.pending, sale.available = sale.pending - order.qty, sale.available + order.qty
+    sale[total], sale.version = sale[total] + order.qty, sale.version + 1
+    redis.call('HSET', keys[1], 'pending', sale.pending, 'available', sale.available, total, sale[total],
+        'version', sale.version)
+    -- A mark that is lost or too small is damage, for AUDIT to name; the units
+    -- go back all the same.
+    local units, latest = unpack_buyer(redis.call('HGET', keys[2], order.user) or '')
+    if units and units >= order.qty then
+        redis.call('HSET', keys[2], order.user, (units - order.qty) .. ':' .. latest)
+    end
+end
+
+-- Publishes, and is allowed to fail: a user may lack the right to the channel.
+local function publish(channel, message)
+    redis.pcall('PUBLISH', channel, message)
+end
+
+-- What subscribers of the results channel are told of a reservation that
+-- expired. A token has only characters that JSON takes as they are.
+local function expired_message(token)
+    return '{"type":"seckill_result","data":{"token":"' .. token .. '","status":"EXPIRED","order_id":""}}'
 end

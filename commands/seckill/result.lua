@@ -18,4 +18,4 @@ local order = unpack_order(record)
 if not order then
     return redis.error_reply('ERR damaged sale: the order record is unreadable, SECKILL.AUDIT names all damage')
 end
-return {'FOUND', order.state, order.order_id, order.reason}
+return {'FOUND', state_at(order, now_ms()), order.order_id, order.reason}

@@ -16,7 +16,7 @@ import (
 func TestMissingRightsNeverLeaveAnythingHalfDone(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
 	admin := connect(t, server.Addr)
-	s := New(admin, Options{})
+	s := newStore(t, admin, Options{})
 	create(t, s, Sale{SKU: "sku", Stock: 1000, Limit: 0})
 
 	operations := map[string]struct {
@@ -44,7 +44,7 @@ func TestMissingRightsNeverLeaveAnythingHalfDone(t *testing.T) {
 			return err
 		}},
 		"pull": {strings.Fields("evalsha exists hget xpending xautoclaim xreadgroup"), func(limited *Store, _ int) error {
-			_, _, err := limited.Pull(t.Context(), "sku", "w", 1)
+			_, _, err := limited.Pull(t.Context(), "sku", "w", 1, 0)
 			return err
 		}},
 	}
@@ -58,7 +58,7 @@ func TestMissingRightsNeverLeaveAnythingHalfDone(t *testing.T) {
 				rules = append(rules, "-eval")
 			}
 			must[any](t)(admin.Do(t.Context(), rules...).Result())
-			limited := New(connectAs(t, &redis.Options{Addr: server.Addr, Username: user, Password: "pw"}), Options{})
+			limited := newStore(t, connectAs(t, &redis.Options{Addr: server.Addr, Username: user, Password: "pw"}), Options{})
 			before := clean(t, s, "sku")
 
 			err := operation.run(limited, n)
@@ -97,7 +97,7 @@ func TestRightsToTheKeysAreEnough(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
 	admin := connect(t, server.Addr)
 	must[any](t)(admin.Do(t.Context(), "ACL", "SETUSER", "shop", "on", ">pw", "~seckill:*", "resetchannels", "+@all", "-@dangerous", "-publish").Result())
-	s := New(connectAs(t, &redis.Options{Addr: server.Addr, Username: "shop", Password: "pw"}), Options{})
+	s := newStore(t, connectAs(t, &redis.Options{Addr: server.Addr, Username: "shop", Password: "pw"}), Options{})
 	create(t, s, Sale{SKU: "sku", Stock: 3, Limit: 0})
 	a := reserve(t, s, Purchase{SKU: "sku", User: "u", Qty: 1})
 	b := reserve(t, s, Purchase{SKU: "sku", User: "u", Qty: 1})
@@ -106,7 +106,7 @@ func TestRightsToTheKeysAreEnough(t *testing.T) {
 	equal(t, "cancelled", must[Settlement](t)(s.Cancel(t.Context(), b, "")).Outcome, Settled)
 	clean(t, s, "sku")
 
-	stranger := New(connectAs(t, &redis.Options{Addr: server.Addr, Username: "shop", Password: "pw"}), Options{Prefix: "other:"})
+	stranger := newStore(t, connectAs(t, &redis.Options{Addr: server.Addr, Username: "shop", Password: "pw"}), Options{Prefix: "other:"})
 	_, err := stranger.Buy(t.Context(), Purchase{SKU: "sku", User: "u", Qty: 1})
 	if err == nil || !strings.HasPrefix(err.Error(), "NOPERM") {
 		t.Fatalf("keys of others: %v", err)
@@ -116,7 +116,7 @@ func TestRightsToTheKeysAreEnough(t *testing.T) {
 func TestFullRedisSellsNothingAndSettlesAll(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
 	rdb := connect(t, server.Addr)
-	ctx, s := t.Context(), New(rdb, Options{})
+	ctx, s := t.Context(), newStore(t, rdb, Options{})
 	create(t, s, Sale{SKU: "sku", Stock: 3, Limit: 0})
 	p := Purchase{SKU: "sku", User: "u", Qty: 1, RequestID: "r"}
 	a := reserve(t, s, p)
@@ -141,7 +141,7 @@ func TestFullRedisSellsNothingAndSettlesAll(t *testing.T) {
 func TestReplicaChangesNothing(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
 	rdb := connect(t, server.Addr)
-	ctx, s := t.Context(), New(rdb, Options{})
+	ctx, s := t.Context(), newStore(t, rdb, Options{})
 	create(t, s, Sale{SKU: "sku", Stock: 3, Limit: 0})
 	token := reserve(t, s, Purchase{SKU: "sku", User: "u", Qty: 1})
 	must[any](t)(rdb.Do(ctx, "REPLICAOF", "127.0.0.1", "1").Result())
@@ -150,7 +150,7 @@ func TestReplicaChangesNothing(t *testing.T) {
 		"buy":     func() error { _, err := s.Buy(ctx, Purchase{SKU: "sku", User: "u", Qty: 1}); return err },
 		"confirm": func() error { _, err := s.Confirm(ctx, token, "o"); return err },
 		"cancel":  func() error { _, err := s.Cancel(ctx, token, ""); return err },
-		"pull":    func() error { _, _, err := s.Pull(ctx, "sku", "w", 1); return err },
+		"pull":    func() error { _, _, err := s.Pull(ctx, "sku", "w", 1, 0); return err },
 	} {
 		if err := try(); !errors.Is(err, script.ErrNotExecuted) {
 			t.Errorf("%s: %v", name, err)

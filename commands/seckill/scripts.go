@@ -1,41 +1,47 @@
 package seckill
 
 import (
-	_ "embed"
+	"embed"
 	"fmt"
 
 	"seckill-proxy/internal/script"
 )
 
+//go:embed *.lua
+var sources embed.FS
+
 var (
-	//go:embed records.lua
-	recordsLua string
-	//go:embed create.lua
-	createLua string
-	//go:embed buy.lua
-	buyLua string
-	//go:embed settle.lua
-	settleLua string
-	//go:embed result.lua
-	resultLua string
-	//go:embed info.lua
-	infoLua string
-	//go:embed pull.lua
-	pullLua string
-	//go:embed audit.lua
-	auditLua string
+	createScript  = load("create")
+	stateScript   = load("state")
+	removeScript  = load("remove")
+	windowScript  = load("window")
+	buyScript     = load("buy")
+	sendScript    = load("send")
+	settleScript  = load("settle")
+	sweepScript   = load("sweep")
+	restockScript = load("restock")
+	resultScript  = load("result")
+	findScript    = load("find")
+	ordersScript  = load("orders")
+	infoScript    = load("info")
+	pullScript    = load("pull")
+	auditScript   = load("audit")
+	leaseScript   = load("lease")
 )
 
-// Each script begins with what all of them know about records.
-var (
-	createScript = script.New("seckill create", recordsLua+createLua)
-	buyScript    = script.New("seckill buy", recordsLua+buyLua)
-	settleScript = script.New("seckill settle", recordsLua+settleLua)
-	resultScript = script.New("seckill result", recordsLua+resultLua)
-	infoScript   = script.New("seckill info", recordsLua+infoLua)
-	pullScript   = script.New("seckill pull", recordsLua+pullLua)
-	auditScript  = script.New("seckill audit", recordsLua+auditLua)
-)
+// load makes a script of a file. Each begins with what all of them know about
+// records.
+func load(name string) *script.Script {
+	return script.New("seckill "+name, source("records")+source(name))
+}
+
+func source(name string) string {
+	text, err := sources.ReadFile(name + ".lua")
+	if err != nil {
+		panic(err) // the file isn't there: no build of this package works
+	}
+	return string(text)
+}
 
 // reader takes the values of a script's flat answer from left to right. The
 // first that isn't what its contract says is remembered in err, and everything

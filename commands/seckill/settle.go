@@ -24,7 +24,7 @@ var statuses = map[string]Status{"P": Pending, "C": Confirmed, "X": Cancelled, "
 
 // Settlement is the answer to Confirm and Cancel.
 type Settlement struct {
-	Outcome Outcome // Settled, Replayed, Conflict, NoSale or NoReservation
+	Outcome Outcome // Settled, Replayed, Conflict, Lapsed, NoSale or NoReservation
 	Status  Status  // that stands, "" where there is no reservation
 	OrderID string  // that stands, "" for one that isn't confirmed
 }
@@ -44,46 +44,38 @@ func (s *Store) Cancel(ctx context.Context, token, reason string) (Settlement, e
 // settle brings a pending reservation into a state, by its letter; detail is
 // the order id or the reason.
 func (s *Store) settle(ctx context.Context, text, state, detail string, message []byte) (Settlement, error) {
+	s.Start()
 	t, ok := parseToken(text)
 	if !ok {
 		return Settlement{Outcome: NoReservation}, nil
 	}
-	r := read(settleScript.Run(ctx, s.rdb, s.keys(t.sku, t.tag).all(), t.id, state, detail, s.ResultsChannel(), message))
-	return Settlement{Outcome: Outcome(r.text()), Status: statuses[r.text()], OrderID: r.text()}, r.err
+	r := read(settleScript.Run(ctx, s.rdb, s.keys(t.sku, t.tag).all(), t.id, state, detail,
+		s.ResultsChannel(), message, s.eventsChannel(), event(eventStock, t.sku), tokenPrefix(t.sku, t.tag)))
+	settlement := Settlement{Outcome: Outcome(r.text()), Status: statuses[r.text()], OrderID: r.text()}
+	if settlement.Outcome == Lapsed || settlement.Outcome == Settled && settlement.Status == Cancelled {
+		s.cache.Event(t.sku) // without waiting for what was published
+	}
+	return settlement, r.err
 }
 
-// settledMessage is what subscribers of the results channel are told.
-func settledMessage(token string, status Status, orderID string) []byte {
-	type data struct {
+// settled is what subscribers of the results channel are told.
+type settled struct {
+	Type string `json:"type"` // settledType
+	Data struct {
 		Token   string `json:"token"`
 		Status  Status `json:"status"`
 		OrderID string `json:"order_id"`
-	}
-	message, err := json.Marshal(struct {
-		Type string `json:"type"`
-		Data data   `json:"data"`
-	}{"seckill_result", data{token, status, orderID}})
+	} `json:"data"`
+}
+
+const settledType = "seckill_result"
+
+func settledMessage(token string, status Status, orderID string) []byte {
+	message := settled{Type: settledType}
+	message.Data.Token, message.Data.Status, message.Data.OrderID = token, status, orderID
+	text, err := json.Marshal(message)
 	if err != nil {
 		panic(err) // strings can always be marshalled
 	}
-	return message
-}
-
-// Reservation is the answer to Result.
-type Reservation struct {
-	Outcome Outcome // Found, NoSale or NoReservation
-	Status  Status
-	OrderID string // of a confirmed one
-	Reason  string // of a cancelled one
-}
-
-// Result reads how a reservation stands.
-func (s *Store) Result(ctx context.Context, text string) (Reservation, error) {
-	t, ok := parseToken(text)
-	if !ok {
-		return Reservation{Outcome: NoReservation}, nil
-	}
-	keys := s.keys(t.sku, t.tag)
-	r := read(resultScript.Run(ctx, s.rdb, []string{keys.sale, keys.orders}, t.id))
-	return Reservation{Outcome: Outcome(r.text()), Status: statuses[r.text()], OrderID: r.text(), Reason: r.text()}, r.err
+	return text
 }

@@ -1,7 +1,8 @@
 // Package seckill is the flash sale: stock that is never sold twice, one step
-// per purchase, reservations that are confirmed or cancelled exactly once, and
-// the queue that hands them to workers. All state is in Redis (keys.go says
-// where), all decisions are made there by scripts; a Store only asks.
+// per purchase, reservations that are confirmed, cancelled or expire exactly
+// once, and the queue that hands them to workers. All state is in Redis (keys.go
+// says where), all decisions are made there by scripts; a Store only asks, and
+// remembers answers for as long as they are certain.
 //
 // # Errors
 //
@@ -16,182 +17,188 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+	"golang.org/x/sync/singleflight"
 
 	"seckill-proxy/internal/script"
+	"seckill-proxy/localcache"
 )
 
 // Options of a Store. A zero field means its default.
 type Options struct {
-	// Prefix begins all keys and the channel, DefaultPrefix by default. It must
+	// Prefix begins all keys and channels, DefaultPrefix by default. It must
 	// not contain braces: they would move the keys out of their shard's slot.
 	Prefix string
+	// Shards is how many shards a sale has that is created without a number, 1
+	// to MaxShards; 1 by default.
+	Shards int
 	// TakeoverAfter is how long an order may lie with a worker, neither
 	// confirmed nor cancelled, until PULL gives it to another. Whole
 	// milliseconds, DefaultTakeoverAfter by default.
 	TakeoverAfter time.Duration
+
+	// BatchMax is the most purchases that one script call carries, 1 to MaxBatch;
+	// DefaultBatchMax by default.
+	BatchMax int
+	// QueueMax is the most purchases of one sale that wait for the next call, and
+	// QueuesMax that of all sales; one more is refused. DefaultQueueMax and
+	// DefaultQueuesMax by default.
+	QueueMax, QueuesMax int
+	// QueueWait is how long a purchase waits for its call to begin, and after
+	// that is refused. DefaultQueueWait by default.
+	QueueWait time.Duration
+
+	// SyncReplicas is how many replicas must have a purchase that doesn't say
+	// how many, 0 by default; SyncTimeout how long that may take,
+	// DefaultSyncTimeout by default.
+	SyncReplicas int
+	SyncTimeout  time.Duration
+
+	// Cache bounds what is remembered of sales.
+	Cache localcache.Options
+	// AuditEvery is how often each sale is audited, 0 for never. Of a sale with
+	// more than AuditOrdersMax reservations only the counters are looked at.
+	AuditEvery     time.Duration
+	AuditOrdersMax int64
+
+	// Observer is told what happens, nil for nobody.
+	Observer Observer
+	// Log hears of damage, nil for nobody.
+	Log *zap.Logger
 }
 
-// DefaultTakeoverAfter is long enough for an ordinary worker to settle an order.
-const DefaultTakeoverAfter = 30 * time.Second
+// MaxBatch is how many purchases one script call can carry: what Lua can unpack at
+// once, and what other commands can be made to wait for.
+const MaxBatch = 500
 
-// shardsPerSale is the number of shards that a sale is created with.
-const shardsPerSale = 1
+// Defaults of Options.
+const (
+	// DefaultTakeoverAfter is long enough for an ordinary worker to settle an
+	// order.
+	DefaultTakeoverAfter  = 30 * time.Second
+	DefaultBatchMax       = 128
+	DefaultQueueMax       = 10_000
+	DefaultQueuesMax      = 50_000
+	DefaultQueueWait      = 2 * time.Second
+	DefaultSyncTimeout    = 100 * time.Millisecond
+	DefaultAuditOrdersMax = 5_000
+)
+
+func (o Options) withDefaults() Options {
+	set(&o.Prefix, DefaultPrefix)
+	set(&o.Shards, 1)
+	set(&o.TakeoverAfter, DefaultTakeoverAfter)
+	set(&o.BatchMax, DefaultBatchMax)
+	set(&o.QueueMax, DefaultQueueMax)
+	set(&o.QueuesMax, DefaultQueuesMax)
+	set(&o.QueueWait, DefaultQueueWait)
+	set(&o.SyncTimeout, DefaultSyncTimeout)
+	set(&o.AuditOrdersMax, DefaultAuditOrdersMax)
+	if o.Observer == nil {
+		o.Observer = nobody{}
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	return o
+}
+
+// set gives a field that is zero its default.
+func set[T comparable](field *T, initial T) {
+	var zero T
+	if *field == zero {
+		*field = initial
+	}
+}
+
+// Observer is told what a Store does, for metrics. Its methods must not block.
+type Observer interface {
+	// Queued: so many more purchases wait for their script call, or fewer.
+	Queued(purchases int)
+	// Batch: one script call carried so many purchases.
+	Batch(purchases int)
+	// Local: a purchase was answered without asking Redis.
+	Local(outcome string)
+	// Shed: a purchase was refused since too many wait.
+	Shed()
+	// Expired: so many reservations were not paid in time.
+	Expired(reservations int64)
+	// Transferred: so many units were brought from one shard to another.
+	Transferred(units int64)
+	// Audited: a sale was audited, with so many differences.
+	Audited(differences int64)
+}
+
+type nobody struct{}
+
+func (nobody) Queued(int)        {}
+func (nobody) Batch(int)         {}
+func (nobody) Local(string)      {}
+func (nobody) Shed()             {}
+func (nobody) Expired(int64)     {}
+func (nobody) Transferred(int64) {}
+func (nobody) Audited(int64)     {}
 
 // Store is the sales of one database, reached with the rights of one user. It
 // is safe for concurrent use.
 type Store struct {
-	rdb           redis.UniversalClient
-	prefix        string
-	takeoverAfter time.Duration
+	Options
+	rdb     redis.UniversalClient
+	prefix  string
+	cache   *localcache.Cache[Receipt]
+	lookups singleflight.Group // of sales, by SKU
+	lineups *lineups
+	loads   loads
+	news    *news
+	keeper  *keeper
+
+	started sync.Once
+	ctx     context.Context // of what the Store does by itself; ends with Close
+	stop    context.CancelFunc
+	running sync.WaitGroup
 }
 
 // New makes a Store on a client that has MaxRetries -1 (no purchase may be sent
 // twice), which stays the caller's to close.
 func New(rdb redis.UniversalClient, opts Options) *Store {
-	if opts.Prefix == "" {
-		opts.Prefix = DefaultPrefix
+	opts = opts.withDefaults()
+	s := &Store{
+		Options: opts,
+		rdb:     rdb,
+		prefix:  opts.Prefix,
+		cache:   localcache.New[Receipt](opts.Cache),
 	}
-	if opts.TakeoverAfter == 0 {
-		opts.TakeoverAfter = DefaultTakeoverAfter
-	}
-	return &Store{rdb: rdb, prefix: opts.Prefix, takeoverAfter: opts.TakeoverAfter}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.lineups = newLineups(s.serve, opts, &s.running)
+	s.news = newNews(s)
+	s.keeper = newKeeper(s)
+	return s
 }
 
-// Sale is what a sale is created with.
-type Sale struct {
-	SKU   string
-	Stock int64 // units
-	Limit int64 // units that one user may hold, 0 for no limit
-}
-
-// Created is the answer to Create.
-type Created struct {
-	Exists bool  // the sale was there before and wasn't touched
-	Shards int64 // of the sale that there is now
-}
-
-// Create creates a sale and puts it on sale, unless there is one of this SKU.
-func (s *Store) Create(ctx context.Context, sale Sale) (Created, error) {
-	// The index comes first: a crash in between leaves a name without a sale,
-	// which List leaves out, and not a sale that nobody finds.
-	err := s.rdb.ZAdd(ctx, s.indexKey(), redis.Z{Member: sale.SKU}).Err()
-	if err != nil {
-		return Created{}, plainFailure("index", err)
-	}
-	keys := s.keys(sale.SKU, shardTag(sale.SKU, 0, shardsPerSale))
-	const shard, secretBytes = 0, 16
-	r := read(createScript.Run(ctx, s.rdb, keys.all(),
-		sale.Stock, sale.Limit, shardsPerSale, shard, randomHex(secretBytes)))
-	created := Created{Exists: r.text() == "EXISTS", Shards: r.number()}
-	return created, r.err
-}
-
-// State says whether a sale sells.
-type State string
-
-const (
-	// Open: purchases are accepted.
-	Open State = "OPEN"
-	// Damaged: a counter is missing or unreadable, nothing is sold. Audit says
-	// what is wrong.
-	Damaged State = "DAMAGED"
-)
-
-// Info is what a sale is and how it stands. Unless said otherwise, numbers
-// count units.
-type Info struct {
-	State       State
-	Stock       int64 // the sale was created with
-	Restocked   int64 // added since, less those taken away
-	Available   int64
-	Pending     int64
-	Confirmed   int64
-	Cancelled   int64 // given back by cancelled reservations, in all
-	Limit       int64 // per user, 0 for none
-	Shards      int64
-	CreatedAt   int64    // Unix milliseconds, of Redis's clock
-	Buyers      int64    // users who ever reserved
-	Orders      int64    // reservations ever made
-	QueueLength int64    // pending orders, delivered or not
-	Queues      []string // keys of the streams, one per shard
-}
-
-// Info reads how a sale stands; found is false when there is none.
-func (s *Store) Info(ctx context.Context, sku string) (info Info, found bool, err error) {
-	keys := s.keys(sku, shardTag(sku, 0, shardsPerSale))
-	r := read(infoScript.Run(ctx, s.rdb, keys.all()))
-	if !r.more() {
-		return Info{}, false, r.err
-	}
-	info = Info{
-		State: Open,
-		Stock: r.number(), Restocked: r.number(), Available: r.number(), Pending: r.number(),
-		Confirmed: r.number(), Cancelled: r.number(), Limit: r.number(),
-		Shards: r.number(), CreatedAt: r.number(),
-		Buyers: r.number(), Orders: r.number(), QueueLength: r.number(),
-		Queues: []string{keys.queue},
-	}
-	return info, true, r.err
-}
-
-// ListMax is how many sales List returns at most.
-const ListMax = 10_000
-
-// Listed is one sale of a list.
-type Listed struct {
-	SKU   string
-	State State
-	Left  int64 // units on sale
-}
-
-// List returns the sales in the order of their SKUs' bytes, the first ListMax
-// of them.
-func (s *Store) List(ctx context.Context) ([]Listed, error) {
-	skus, err := s.rdb.ZRange(ctx, s.indexKey(), 0, ListMax-1).Result()
-	if err != nil {
-		return nil, plainFailure("list", err)
-	}
-	var list []Listed
-	const perTrip = 500 // sales whose counters are read in one round trip
-	for len(skus) > 0 {
-		n := min(len(skus), perTrip)
-		if list, err = s.appendListed(ctx, list, skus[:n]); err != nil {
-			return nil, plainFailure("list", err)
+// Start begins what a Store does by itself: it listens for what others do, and
+// looks after the sales in turn with other sidecars. The first operation on a
+// sale starts it too.
+func (s *Store) Start() {
+	s.started.Do(func() {
+		if s.ctx.Err() != nil {
+			return
 		}
-		skus = skus[n:]
-	}
-	return list, nil
+		s.news.start()
+		s.running.Go(s.keeper.run)
+	})
 }
 
-// appendListed adds those of the SKUs that have a sale.
-func (s *Store) appendListed(ctx context.Context, list []Listed, skus []string) ([]Listed, error) {
-	pipe := s.rdb.Pipeline()
-	reads := make([]*redis.SliceCmd, len(skus))
-	for i, sku := range skus {
-		keys := s.keys(sku, shardTag(sku, 0, shardsPerSale))
-		reads[i] = pipe.HMGet(ctx, keys.sale, "available", "stock")
-	}
-	if _, err := pipe.Exec(ctx); err != nil {
-		return nil, err
-	}
-	for i, read := range reads {
-		available, stock := read.Val()[0], read.Val()[1]
-		if available == nil && stock == nil {
-			continue // in the index only: its creation ended half-way, or it is gone
-		}
-		text, _ := available.(string)
-		left, err := strconv.ParseUint(text, 10, 53)
-		state := Open
-		if err != nil {
-			state, left = Damaged, 0
-		}
-		list = append(list, Listed{SKU: skus[i], State: state, Left: int64(left)})
-	}
-	return list, nil
+// Close ends that, and waits until it has ended. Operations under way must have
+// ended before.
+func (s *Store) Close() {
+	s.started.Do(func() {}) // no start any more
+	s.stop()
+	s.news.close()
+	s.running.Wait()
 }
 
 // plainFailure is the error of a command that isn't a script and, failing, has

@@ -13,7 +13,7 @@ import (
 
 func TestS1_LastUnitIsASale(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		s := New(rdb, Options{})
+		s := newStore(t, rdb, Options{})
 		create(t, s, Sale{SKU: "sku", Stock: 1, Limit: 1})
 		receipt := must[Receipt](t)(s.Buy(t.Context(), Purchase{SKU: "sku", User: "u1", Qty: 1}))
 		equal(t, "first", receipt, Receipt{Outcome: Reserved, Token: receipt.Token, Left: 0})
@@ -28,7 +28,7 @@ func TestS1_LastUnitIsASale(t *testing.T) {
 
 func TestS2_LimitOfOneUserHoldsAgainstParallelPurchases(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		s := New(rdb, Options{})
+		s := newStore(t, rdb, Options{})
 		create(t, s, Sale{SKU: "sku", Stock: 500, Limit: 1})
 		var tokens sync.Map
 		var reserved, limited atomic.Int64
@@ -68,7 +68,7 @@ func parallel(n int, f func()) {
 
 func TestNeverOversold(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		s := New(rdb, Options{})
+		s := newStore(t, rdb, Options{})
 		create(t, s, Sale{SKU: "sku", Stock: 100, Limit: 1})
 		var next, soldOut atomic.Int64
 		var tokens sync.Map
@@ -103,7 +103,7 @@ func TestNeverOversold(t *testing.T) {
 
 func TestS6_OneSettlementWins(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, s := t.Context(), New(rdb, Options{})
+		ctx, s := t.Context(), newStore(t, rdb, Options{})
 		create(t, s, Sale{SKU: "sku", Stock: 10, Limit: 0})
 		settled := must[Settlement](t)
 
@@ -127,7 +127,7 @@ func TestS6_OneSettlementWins(t *testing.T) {
 
 func TestS6_OneOfManySettlementsWins(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, s := t.Context(), New(rdb, Options{})
+		ctx, s := t.Context(), newStore(t, rdb, Options{})
 		create(t, s, Sale{SKU: "sku", Stock: 50, Limit: 0})
 		for i := range 25 {
 			token := reserve(t, s, Purchase{SKU: "sku", User: fmt.Sprint(i), Qty: 1})
@@ -159,7 +159,7 @@ func TestS6_OneOfManySettlementsWins(t *testing.T) {
 
 func TestS7_IDsAreBytes(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, s := t.Context(), New(rdb, Options{})
+		ctx, s := t.Context(), newStore(t, rdb, Options{})
 		ids := []string{
 			"9007199254740992", "9007199254740993", "1", "01", "1.0", "1e0", " 1", "-0", "0",
 			"a}b{", "{a}b", "a b\r\n", "\x00", "\xff\xfe", "用户", "🛒", ":", ",", ".", strings.Repeat("x", 256), strings.Repeat("x", 255) + "\x00",
@@ -178,7 +178,7 @@ func TestS7_IDsAreBytes(t *testing.T) {
 				again := must[Receipt](t)(s.Buy(ctx, Purchase{SKU: sku, User: user, Qty: 1, RequestID: user}))
 				equal(t, "again", again, Receipt{Outcome: Replayed, Token: token, Left: again.Left})
 			}
-			deliveries, _, err := s.Pull(ctx, sku, "w", 100)
+			deliveries, _, err := s.Pull(ctx, sku, "w", 100, 0)
 			if err != nil || len(deliveries) != len(ids) {
 				t.Fatalf("Pull: %d deliveries, %v", len(deliveries), err)
 			}
@@ -201,7 +201,7 @@ func TestS7_IDsAreBytes(t *testing.T) {
 
 func TestS10_CreateOfALiveSaleChangesNothing(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, s := t.Context(), New(rdb, Options{})
+		ctx, s := t.Context(), newStore(t, rdb, Options{})
 		create(t, s, Sale{SKU: "sku", Stock: 10, Limit: 2})
 		reserve(t, s, Purchase{SKU: "sku", User: "u", Qty: 1})
 		before, _, err := s.Info(ctx, "sku")
@@ -220,7 +220,7 @@ func TestS10_CreateOfALiveSaleChangesNothing(t *testing.T) {
 
 func TestSalesDoNotTouchEachOther(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, a, b := t.Context(), New(rdb, Options{}), New(rdb, Options{Prefix: "other:"})
+		ctx, a, b := t.Context(), newStore(t, rdb, Options{}), newStore(t, rdb, Options{Prefix: "other:"})
 		create(t, a, Sale{SKU: "sku", Stock: 1, Limit: 1})
 		create(t, b, Sale{SKU: "sku", Stock: 2, Limit: 1})
 		reserve(t, a, Purchase{SKU: "sku", User: "u", Qty: 1})
@@ -232,7 +232,7 @@ func TestSalesDoNotTouchEachOther(t *testing.T) {
 
 func TestLimit(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, s := t.Context(), New(rdb, Options{})
+		ctx, s := t.Context(), newStore(t, rdb, Options{})
 		create(t, s, Sale{SKU: "sku", Stock: 10, Limit: 3})
 		buy := func(qty int64) Receipt {
 			t.Helper()
@@ -254,7 +254,7 @@ func TestLimit(t *testing.T) {
 
 func TestLimitIsToldBeforeSoldOut(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, s := t.Context(), New(rdb, Options{})
+		ctx, s := t.Context(), newStore(t, rdb, Options{})
 		create(t, s, Sale{SKU: "sku", Stock: 1, Limit: 1})
 		token := reserve(t, s, Purchase{SKU: "sku", User: "u", Qty: 1})
 		again := must[Receipt](t)(s.Buy(ctx, Purchase{SKU: "sku", User: "u", Qty: 1}))
@@ -264,7 +264,7 @@ func TestLimitIsToldBeforeSoldOut(t *testing.T) {
 
 func TestSoldOutTellsWhatIsLeft(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, s := t.Context(), New(rdb, Options{})
+		ctx, s := t.Context(), newStore(t, rdb, Options{})
 		create(t, s, Sale{SKU: "sku", Stock: 5, Limit: 0})
 		equal(t, "too many", must[Receipt](t)(s.Buy(ctx, Purchase{SKU: "sku", User: "u", Qty: 6})), Receipt{Outcome: SoldOut, Left: 5})
 		reserve(t, s, Purchase{SKU: "sku", User: "u", Qty: 5})
@@ -276,7 +276,7 @@ func TestSoldOutTellsWhatIsLeft(t *testing.T) {
 func TestRequestIDNeverBuysTwice(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := t.Context()
-		s, other := New(rdb, Options{}), New(rdb, Options{}) // two sidecars
+		s, other := newStore(t, rdb, Options{}), newStore(t, rdb, Options{}) // two sidecars
 		create(t, s, Sale{SKU: "sku", Stock: 3, Limit: 2})
 		p := Purchase{SKU: "sku", User: "u", Qty: 1, RequestID: "r1"}
 		token := reserve(t, s, p)
@@ -298,7 +298,7 @@ func TestRequestIDNeverBuysTwice(t *testing.T) {
 // User and request id are one string in the hash: their border must count.
 func TestRequestIDsAreTheUsersOwn(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		s := New(rdb, Options{})
+		s := newStore(t, rdb, Options{})
 		create(t, s, Sale{SKU: "sku", Stock: 9, Limit: 1})
 		reserve(t, s, Purchase{SKU: "sku", User: "ab", Qty: 1, RequestID: "c"})
 		reserve(t, s, Purchase{SKU: "sku", User: "a", Qty: 1, RequestID: "bc"})
@@ -310,9 +310,9 @@ func TestRequestIDsAreTheUsersOwn(t *testing.T) {
 
 func TestBatchIsLikeOneAfterTheOther(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, s := t.Context(), New(rdb, Options{})
+		s := newStore(t, rdb, Options{})
 		create(t, s, Sale{SKU: "sku", Stock: 5, Limit: 2})
-		receipts, err := s.buy(ctx, "sku", shardTag("sku", 0, 1), []Purchase{
+		receipts := buyTogether(t, s, "sku", []Purchase{
 			{User: "a", Qty: 1, RequestID: "r"},
 			{User: "b", Qty: 1},
 			{User: "a", Qty: 1, RequestID: "r"},
@@ -322,9 +322,6 @@ func TestBatchIsLikeOneAfterTheOther(t *testing.T) {
 			{User: "c", Qty: 2},
 			{User: "d", Qty: 1},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		want := []Receipt{
 			{Outcome: Reserved, Token: receipts[0].Token, Left: 4},
 			{Outcome: Reserved, Token: receipts[1].Token, Left: 3},
@@ -344,24 +341,21 @@ func TestBatchIsLikeOneAfterTheOther(t *testing.T) {
 
 func TestLargestBatch(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		s := New(rdb, Options{})
-		create(t, s, Sale{SKU: "sku", Stock: maxBatch, Limit: 1})
+		s := newStore(t, rdb, Options{})
+		create(t, s, Sale{SKU: "sku", Stock: MaxBatch, Limit: 1})
 		var purchases []Purchase
-		for i := range maxBatch {
+		for i := range MaxBatch {
 			purchases = append(purchases, Purchase{User: fmt.Sprint(i), Qty: 1, RequestID: "r"})
 		}
-		receipts, err := s.buy(t.Context(), "sku", shardTag("sku", 0, 1), purchases)
-		if err != nil {
-			t.Fatal(err)
-		}
-		equal(t, "left after the last", receipts[maxBatch-1].Left, 0)
-		equal(t, "orders", clean(t, s, "sku").Orders, maxBatch)
+		receipts := buyTogether(t, s, "sku", purchases)
+		equal(t, "left after the last", receipts[MaxBatch-1].Left, 0)
+		equal(t, "orders", clean(t, s, "sku").Orders, MaxBatch)
 	})
 }
 
 func TestTokensThatAreNone(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, s := t.Context(), New(rdb, Options{})
+		ctx, s := t.Context(), newStore(t, rdb, Options{})
 		create(t, s, Sale{SKU: "sku", Stock: 5, Limit: 1})
 		token := reserve(t, s, Purchase{SKU: "sku", User: "u", Qty: 1})
 		sku, rest, _ := strings.Cut(token, ".")
@@ -384,7 +378,7 @@ func TestTokensThatAreNone(t *testing.T) {
 
 func TestInfoAndList(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, s := t.Context(), New(rdb, Options{})
+		ctx, s := t.Context(), newStore(t, rdb, Options{})
 		if list := must[[]Listed](t)(s.List(ctx)); len(list) != 0 {
 			t.Fatalf("sales before the first: %v", list)
 		}
@@ -407,7 +401,8 @@ func TestInfoAndList(t *testing.T) {
 			t.Fatalf("created at %d, between %d and %d", info.CreatedAt, before, after)
 		}
 		want := Info{
-			State: Open, Stock: 9, Available: 4, Pending: 4, Confirmed: 1, Cancelled: 2, Limit: 4, Shards: 1,
+			Sale:  Sale{SKU: "b", Stock: 9, Limit: 4, Shards: 1},
+			State: Opened, Available: 4, Pending: 4, Confirmed: 1, Cancelled: 2,
 			CreatedAt: info.CreatedAt, Buyers: 2, Orders: 3, QueueLength: 1, Queues: info.Queues,
 		}
 		equal(t, "info", fmt.Sprint(info), fmt.Sprint(want))
@@ -419,12 +414,12 @@ func TestInfoAndList(t *testing.T) {
 // entry and nothing else.
 func TestListLeavesOutWhatIsNoSale(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, s := t.Context(), New(rdb, Options{})
+		ctx, s := t.Context(), newStore(t, rdb, Options{})
 		create(t, s, Sale{SKU: "b", Stock: 2, Limit: 1})
 		create(t, s, Sale{SKU: "a", Stock: 1, Limit: 1})
 		rdb.ZAdd(ctx, s.indexKey(), redis.Z{Member: "half"})
 		list := must[[]Listed](t)(s.List(ctx))
-		equal(t, "sales", fmt.Sprint(list), fmt.Sprint([]Listed{{"a", Open, 1}, {"b", Open, 2}}))
+		equal(t, "sales", fmt.Sprint(list), fmt.Sprint([]Listed{{"a", Opened, 1}, {"b", Opened, 2}}))
 		create(t, s, Sale{SKU: "half", Stock: 3, Limit: 1})
 		equal(t, "sales", len(must[[]Listed](t)(s.List(ctx))), 3)
 	})
@@ -432,7 +427,7 @@ func TestListLeavesOutWhatIsNoSale(t *testing.T) {
 
 func TestListIsBounded(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, s := t.Context(), New(rdb, Options{})
+		ctx, s := t.Context(), newStore(t, rdb, Options{})
 		var members []redis.Z
 		for i := range ListMax + 1 {
 			members = append(members, redis.Z{Member: fmt.Sprintf("%05d", i)})
@@ -440,6 +435,6 @@ func TestListIsBounded(t *testing.T) {
 		rdb.ZAdd(ctx, s.indexKey(), members...)
 		create(t, s, Sale{SKU: fmt.Sprintf("%05d", ListMax-1), Stock: 1, Limit: 1})
 		create(t, s, Sale{SKU: fmt.Sprintf("%05d", ListMax), Stock: 1, Limit: 1})
-		equal(t, "sales", fmt.Sprint(must[[]Listed](t)(s.List(ctx))), fmt.Sprint([]Listed{{fmt.Sprintf("%05d", ListMax-1), Open, 1}}))
+		equal(t, "sales", fmt.Sprint(must[[]Listed](t)(s.List(ctx))), fmt.Sprint([]Listed{{fmt.Sprintf("%05d", ListMax-1), Opened, 1}}))
 	})
 }

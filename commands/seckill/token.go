@@ -2,8 +2,10 @@ package seckill
 
 import (
 	"crypto/rand"
+	"crypto/sha1"
 	"encoding/base64"
 	"encoding/hex"
+	"strconv"
 	"strings"
 
 	"seckill-proxy/sharding"
@@ -16,9 +18,10 @@ import (
 // so CONFIRM, CANCEL and RESULT need nothing else, and it can stand in a URL.
 // Redis keeps only the token id: 24 hexadecimal digits, 96 bits that nobody can
 // guess. For a purchase without a request id they are random. For one with a
-// request id, Redis derives them from the sale's secret, the user and the
-// request id (buy.lua): the same request has the same token by construction,
-// without a table of request ids that would cost memory and could get lost.
+// request id they are derived from the sale's secret, the user and the request
+// id, here and in records.lua alike: the same request has the same token by
+// construction, without a table of request ids that would cost memory and could
+// get lost.
 type token struct {
 	sku, tag, id string
 }
@@ -60,6 +63,18 @@ func isTokenID(s string) bool {
 }
 
 func newTokenID() string { return randomHex(tokenIDDigits / 2) }
+
+// requestTokenID is the token id of a user's request.
+func requestTokenID(secret, user, request string) string {
+	text := make([]byte, 0, 512)
+	text = append(text, secret...)
+	text = strconv.AppendInt(text, int64(len(user)), 10)
+	text = append(text, ':')
+	text = append(text, user...)
+	text = append(text, request...)
+	sum := sha1.Sum(text)
+	return hex.EncodeToString(sum[:tokenIDDigits/2])
+}
 
 // randomHex returns n random bytes, as 2n hexadecimal digits.
 func randomHex(n int) string {

@@ -8,30 +8,9 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-)
 
-// pair returns both ends of a TCP connection.
-func pair(t *testing.T) (here, there *net.TCPConn) {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	conn, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	accepted, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		conn.Close()
-		accepted.Close()
-	})
-	return accepted.(*net.TCPConn), conn.(*net.TCPConn)
-}
+	"seckill-proxy/internal/nettest"
+)
 
 func TestWatch(t *testing.T) {
 	defer goleak.VerifyNone(t)
@@ -57,7 +36,7 @@ func TestWatch(t *testing.T) {
 		},
 	} {
 		for _, before := range []bool{true, false} {
-			here, there := pair(t)
+			here, there := nettest.Pair(t)
 			gone := make(chan struct{})
 			if before {
 				if err := leave(there); err != nil {
@@ -86,11 +65,11 @@ func TestStoppedWatchIsSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	here, there := pair(t)
+	here, there := nettest.Pair(t)
 	w.Watch(here, func() { t.Error("a stopped watch calls") })()
 	there.Close()
 	// An event of a later watch comes after one of the stopped watch would have.
-	other, end := pair(t)
+	other, end := nettest.Pair(t)
 	end.Close()
 	gone := make(chan struct{})
 	defer w.Watch(other, func() { close(gone) })()

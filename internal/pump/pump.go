@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"seckill-proxy/internal/hangup"
+	"seckill-proxy/internal/rawio"
 )
 
 // Reader is what becomes of the bytes of a connection.
@@ -61,10 +62,8 @@ func Run(conn net.Conn, hangups *hangup.Watcher, reader Reader) error {
 	err = raw.Read(func(fd uintptr) bool {
 		for {
 			b := reader.Room()
-			n, err := syscall.Read(int(fd), b)
+			n, err := rawio.Read(fd, b)
 			switch {
-			case err == syscall.EINTR:
-				continue
 			case err == syscall.EAGAIN:
 				reader.Idle()
 				return false

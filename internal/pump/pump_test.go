@@ -13,32 +13,10 @@ import (
 	"go.uber.org/goleak"
 
 	"seckill-proxy/internal/hangup"
+	"seckill-proxy/internal/nettest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// pair returns both ends of a TCP connection.
-func pair(t *testing.T) (here, there *net.TCPConn) {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	conn, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	accepted, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		conn.Close()
-		accepted.Close()
-	})
-	return accepted.(*net.TCPConn), conn.(*net.TCPConn)
-}
 
 func watcher(t *testing.T) *hangup.Watcher {
 	t.Helper()
@@ -79,7 +57,7 @@ func TestRunReadsToTheEnd(t *testing.T) {
 	w := watcher(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	for round := range 300 {
-		here, there := pair(t)
+		here, there := nettest.Pair(t)
 		sent := make([]byte, random.IntN(200))
 		for i := range sent {
 			sent[i] = byte(random.Uint32())
@@ -120,7 +98,7 @@ func TestRunWithoutASocket(t *testing.T) {
 
 func TestRunEnds(t *testing.T) {
 	w := watcher(t)
-	here, there := pair(t)
+	here, there := nettest.Pair(t)
 	stop := errors.New("stop")
 	if _, err := there.Write([]byte("x")); err != nil {
 		t.Fatal(err)
@@ -147,7 +125,7 @@ func TestRunEnds(t *testing.T) {
 	if err := <-done; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
-	here, there = pair(t)
+	here, there = nettest.Pair(t)
 	if err := there.SetLinger(0); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +137,7 @@ func TestRunEnds(t *testing.T) {
 
 // A reader that is busy with what it got hears of the end all the same.
 func TestHungUpIsToldWhileGotRuns(t *testing.T) {
-	here, there := pair(t)
+	here, there := nettest.Pair(t)
 	busy := &busyReader{sink: newSink(1)}
 	if _, err := there.Write([]byte("xy")); err != nil {
 		t.Fatal(err)

@@ -60,7 +60,7 @@ func (s *Script) Run(ctx context.Context, rdb redis.Scripter, keys []string, arg
 // execute the command, for reasons that pass.
 var refusals = []string{
 	"LOADING ", "BUSY ", "MASTERDOWN ", "READONLY ", "CLUSTERDOWN ", "TRYAGAIN ",
-	"OOM ", "MISCONF ", "NOREPLICAS ", "ERR max number of clients reached",
+	"OOM ", "MISCONF ", "NOREPLICAS ", "max number of clients reached",
 }
 
 // Refused reports errors with which Redis said that it didn't execute a command,

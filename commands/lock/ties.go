@@ -1,0 +1,94 @@
+package lock
+
+import "sync"
+
+// Ties are the locks that are kept for one client's connection and end with it.
+// The zero value is ready for use. It is safe for concurrent use.
+type Ties struct {
+	mu       sync.Mutex
+	reserved int // holds, and those that are being acquired
+	holds    map[*hold]struct{}
+}
+
+// reserve makes room for n more holds; false when there would be more than most.
+func (t *Ties) reserve(n, most int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.reserved+n > most {
+		return false
+	}
+	t.reserved += n
+	return true
+}
+
+// free gives up room that was reserved.
+func (t *Ties) free() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.reserved--
+}
+
+func (t *Ties) add(h *hold) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.holds == nil {
+		t.holds = make(map[*hold]struct{})
+	}
+	t.holds[h] = struct{}{}
+}
+
+func (t *Ties) remove(h *hold) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.holds[h]; ok {
+		delete(t.holds, h)
+		t.reserved--
+	}
+}
+
+// all returns the holds there are now.
+func (t *Ties) all() []*hold {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	holds := make([]*hold, 0, len(t.holds))
+	for h := range t.holds {
+		holds = append(holds, h)
+	}
+	return holds
+}
+
+// Release gives back what is kept, in Redis. When Redis can't be reached, what is
+// left lapses by itself.
+func (t *Ties) Release() {
+	reachable := true
+	for _, h := range t.all() {
+		h.stop()
+		if reachable {
+			reachable = h.giveBack()
+		}
+	}
+}
+
+// forget ends the renewals, and gives nothing back.
+func (t *Ties) forget() {
+	for _, h := range t.all() {
+		h.stop()
+	}
+}
+
+// Empty reports whether there are none.
+func (t *Ties) Empty() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.holds) == 0
+}
+
+// Need reports whether any of them is kept by l.
+func (t *Ties) Need(l *Locker) bool {
+	for _, h := range t.all() {
+		if h.locker == l {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,13 @@
+-- Removes one shard of a sale that is being dropped.
+--
+-- KEYS  1 sale, then all other keys of the shard
+-- ARGV  1 sale_id; '' to remove what has lost its sale
+-- Returns {how many keys were removed}
+--
+-- A script because a sidecar that comes late must not remove the shard of a sale
+-- that was created since.
+
+if (redis.call('HGET', KEYS[1], 'sale_id') or '') ~= ARGV[1] then
+    return {0}
+end
+return {redis.call('UNLINK', unpack(KEYS))}

@@ -1,0 +1,208 @@
+package seckill
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"seckill-proxy/internal/script"
+	"seckill-proxy/localcache"
+)
+
+// serve answers purchases of one shard: those that have become certain meanwhile
+// from memory, the others by one script call. Those that find too few units are
+// tried again with units of other shards.
+func (s *Store) serve(at lane, orders []*order) {
+	c := &call{Store: s, lane: at, known: orders[len(orders)-1].known}
+	open := make([]*order, 0, len(orders))
+	for _, o := range orders {
+		var certain bool
+		if !o.since.IsZero() { // else Buy has just looked
+			o.receipt, certain = s.answerLocally(o.Purchase)
+		}
+		switch {
+		case certain:
+		case o.known.ID != c.known.ID:
+			o.receipt.Outcome = stale
+		default:
+			open = append(open, o)
+		}
+	}
+	if len(open) == 0 {
+		return
+	}
+	short, err := c.purchase(s.ctx, open, nil)
+	if err == nil && len(short) > 0 {
+		c.supply(s.ctx, short)
+	}
+}
+
+// call is the way of some purchases of one shard.
+type call struct {
+	*Store
+	lane
+	known localcache.Sale
+	again bool // its purchases were asked for before, and count as asked for once
+}
+
+// fail answers orders that nothing came of.
+func fail(orders []*order, err error) {
+	for _, o := range orders {
+		o.receipt, o.err = Receipt{}, err
+	}
+}
+
+// purchase runs the script for 1 to Options.BatchMax orders, after units have been
+// taken in that other shards sent, answers the orders, and returns those that
+// found too few units. After an error all are answered.
+func (c *call) purchase(ctx context.Context, orders []*order, deliveries []delivery) (short []*order, err error) {
+	tag := c.tag()
+	prefix := tokenPrefix(c.sku, tag)
+	keys := c.keys(c.sku, tag).all()
+	args := make([]any, 0, 7+3*len(deliveries)+4*len(orders))
+	args = append(args, c.known.ID, prefix, c.eventsChannel(), event(eventOrders, c.sku), flag(c.sync > 0), flag(c.again), len(deliveries))
+	for _, d := range deliveries {
+		args = append(args, d.from, d.number, d.units)
+	}
+	for _, o := range orders {
+		id := newTokenID()
+		if o.RequestID != "" {
+			id = requestTokenID(c.known.Secret, o.User, o.RequestID)
+		}
+		args = append(args, o.User, o.Qty, o.RequestID, id)
+		if c.known.RateCount > 0 {
+			keys = append(keys, c.rateKey(c.sku, tag, o.User))
+		}
+	}
+	answer, replicas, err := c.runSynced(ctx, keys, args)
+	if len(orders) > 0 {
+		c.Observer.Batch(len(orders))
+	}
+	r := read(answer, err)
+	for _, o := range orders {
+		o.receipt = Receipt{Outcome: Outcome(r.text()), Token: r.text(), Left: r.number(), At: r.number()}
+		if o.receipt.Token != "" {
+			o.receipt.Token = prefix + o.receipt.Token
+		}
+		switch o.receipt.Outcome {
+		case SoldOut:
+			short = append(short, o)
+		case Reserved, Replayed:
+			if replicas < c.sync {
+				o.receipt.Outcome = Uncertain
+			}
+		}
+	}
+	if r.err != nil {
+		fail(orders, r.err)
+	}
+	return short, r.err
+}
+
+// runSynced runs buy.lua and, where that is asked for, waits on the same
+// connection for replicas to have what it wrote: that is what WAIT is about.
+// replicas is how many have it.
+func (c *call) runSynced(ctx context.Context, keys []string, args []any) (answer any, replicas int, err error) {
+	if c.sync == 0 {
+		answer, err = buyScript.Run(ctx, c.rdb, keys, args...)
+		return answer, 0, err
+	}
+	conn, err := c.connTo(ctx, keys[0])
+	if err != nil {
+		return nil, 0, fmt.Errorf("seckill buy: %w: %w", script.ErrNotExecuted, err)
+	}
+	defer conn.Close()
+	if answer, err = buyScript.Run(ctx, conn, keys, args...); err != nil {
+		return nil, 0, err
+	}
+	have, err := conn.Wait(ctx, c.sync, c.SyncTimeout).Result()
+	if err != nil {
+		have = 0 // it is in Redis, and nothing is known of replicas
+	}
+	return answer, int(have), nil
+}
+
+// connTo returns a connection of its own to the server that has a key.
+func (s *Store) connTo(ctx context.Context, key string) (*redis.Conn, error) {
+	switch rdb := s.rdb.(type) {
+	case *redis.Client:
+		return rdb.Conn(), nil
+	case *redis.ClusterClient:
+		node, err := rdb.MasterForKey(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		return node.Conn(), nil
+	default:
+		return nil, fmt.Errorf("no connection of its own by a %T", rdb)
+	}
+}
+
+// supply answers orders that found too few units in their shard: it brings units
+// from other shards, as long as there are enough, and proves it where there
+// aren't.
+func (c *call) supply(ctx context.Context, short []*order) {
+	const rounds = 20 // others may take what was seen; each time somebody gets on
+	c.again = true
+	var before view
+	for range rounds {
+		mark := c.cache.Mark(c.sku)
+		seen, err := c.look(ctx, c.sku, c.known, c.shard)
+		if err == nil && seen.gone {
+			for _, o := range short {
+				o.receipt = Receipt{Outcome: NoSale}
+			}
+			return
+		}
+		switch {
+		case err != nil:
+		case seen.inTransit() != 0 && seen.same(before):
+			// Whoever sent them, to whichever shard, seems to be gone.
+			err = c.finishTransfers(ctx, c.sku, c.known)
+		default:
+			short, err = c.supplyFrom(ctx, mark, seen, short)
+		}
+		before = seen
+		if err != nil {
+			fail(short, err)
+			return
+		}
+		if len(short) == 0 {
+			return
+		}
+	}
+	fail(short, fmt.Errorf("seckill buy: %w: units move between shards", script.ErrNotExecuted))
+}
+
+// supplyFrom does so for one look at the shards, and returns the orders that are
+// still short.
+func (c *call) supplyFrom(ctx context.Context, mark localcache.Mark, seen view, short []*order) ([]*order, error) {
+	wanted, total := int64(0), seen.total()
+	var servable []*order
+	for _, o := range short {
+		if wanted+o.Qty <= total {
+			wanted += o.Qty
+			servable = append(servable, o)
+		}
+	}
+	if len(servable) == 0 {
+		if seen.inTransit() != 0 {
+			return short, c.finishTransfers(ctx, c.sku, c.known)
+		}
+		proven, err := c.prove(ctx, c.sku, c.known, mark, seen)
+		if err != nil || !proven {
+			return short, err
+		}
+		for _, o := range short {
+			o.receipt = Receipt{Outcome: SoldOut, Left: total}
+		}
+		return nil, nil
+	}
+	deliveries, err := c.gather(ctx, c.sku, c.known, seen, wanted)
+	if err != nil {
+		return short, err
+	}
+	// All of them, in their order: first come, first served.
+	return c.purchase(ctx, short, deliveries)
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"seckill-proxy/commands/lock"
+	"seckill-proxy/config"
+	"seckill-proxy/metrics"
+	"seckill-proxy/upstream"
+)
+
+// openLockNodes returns clients of the independent lock servers, if there are any,
+// and what to call at the end.
+func openLockNodes(cfg config.Config, log *zap.Logger) (nodes []*redis.Client, closeAll func()) {
+	for _, u := range cfg.Lock.Nodes {
+		nodes = append(nodes, upstream.New(upstream.Options{
+			Network:       u.Network(),
+			Address:       u.Address,
+			User:          u.User,
+			Password:      string(u.Password),
+			DialTimeout:   cfg.Lock.NodeTimeout,
+			ScriptTimeout: cfg.Lock.NodeTimeout,
+			BackoffMin:    cfg.Control.BackoffMin,
+			BackoffMax:    cfg.Control.BackoffMax,
+			Log:           log,
+		}).Client(upstream.Identity{}, u.DB))
+	}
+	return nodes, func() {
+		for _, node := range nodes {
+			node.Close()
+		}
+	}
+}
+
+// newLocks returns what makes the locks of one user and database: in that database,
+// or on the independent servers, where there are neither users nor databases.
+func newLocks(cfg config.Lock, nodes []*redis.Client, m *metrics.Metrics, log *zap.Logger) func(*redis.Client) *lock.Locker {
+	options := lock.Options{
+		Prefix:          cfg.Prefix,
+		CompanionPrefix: cfg.CompanionPrefix,
+		TTLMax:          cfg.TTLMax,
+		WaitMax:         cfg.WaitMax,
+		QueueMax:        cfg.QueueMax,
+		NamesMax:        cfg.NamesMax,
+		HoldMax:         cfg.HoldMax,
+		AutoMax:         cfg.AutoMax,
+		LongHoldPercent: cfg.LongHoldPercent,
+		SyncTimeout:     cfg.SyncTimeout,
+		Observer:        m.Locks,
+		Log:             log,
+	}
+	return func(rdb *redis.Client) *lock.Locker {
+		if len(nodes) > 0 {
+			return lock.NewQuorum(nodes, options)
+		}
+		return lock.New(rdb, options)
+	}
+}

@@ -36,6 +36,10 @@ var bars = []bar{
 	{what: "Sold out: commands in Redis per purchase", against: nothing, bound: 0.01, atMost: true, decimals: 3, values: alone(soldout, commands)},
 	{what: "A purchase at a time: p50 of the latency, more by", against: directScript, bound: 0.2, atMost: true, decimals: 3, unit: " ms",
 		values: versus(lonebuy, direct, p50, difference)},
+	{what: "Many buyers of 100 units: script calls in Redis", against: nothing, bound: 200, atMost: true,
+		values: ofFlash(func(f *flash) float64 { return float64(f.scripts) })},
+	{what: "Many buyers of 100 units: units sold too many or too few", against: nothing, bound: 0, atMost: true,
+		values: ofFlash(func(f *flash) float64 { return math.Abs(float64(f.sold - flashStock)) })},
 	{what: "Connections to Redis", against: nothing, bound: 16, atMost: true,
 		values: ofConnections(func(c *connections) float64 { return float64(c.ordinary.upstream) })},
 	{what: "Clients that got an error", against: nothing, bound: 0, atMost: true,
@@ -70,6 +74,16 @@ func ofConnections(measure func(*connections) float64) func(results, string) []f
 			return nil
 		}
 		return []float64{measure(r.connections)}
+	}
+}
+
+// ofFlash measures the sidecars of the question about a flash.
+func ofFlash(measure func(*flash) float64) func(results, string) []float64 {
+	return func(r results, sidecar string) []float64 {
+		if r.flash == nil || r.flash.sidecar != sidecar {
+			return nil
+		}
+		return []float64{measure(r.flash)}
 	}
 }
 

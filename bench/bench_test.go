@@ -15,7 +15,7 @@ import (
 // answered: what the numbers are is not a test's business. The other proxies are
 // left out, which a machine that tests needn't have.
 func TestSmallRun(t *testing.T) {
-	opts, err := parse([]string{"-rounds", "2", "-n", "200", "-clients", "30", "-peers", ""})
+	opts, err := parse([]string{"-rounds", "2", "-n", "200", "-clients", "30", "-buyers", "300", "-peers", ""})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,9 +93,9 @@ func wantRows(t *testing.T, tables map[string][][]string, title string, column i
 
 func TestOptions(t *testing.T) {
 	for args, want := range map[string]string{
-		"-only get5":          `-only: no question "get5"; there are get50, get500, get50p16, set50, lonebuy, buy500, soldout, connections`,
+		"-only get5":          `-only: no question "get5"; there are get50, get500, get50p16, set50, lonebuy, buy500, soldout, flash, connections`,
 		"-peers nginx":        `-peers: "nginx" is none of twemproxy, HAProxy`,
-		"-rounds 0":           "-rounds, -n and -clients must be at least 1",
+		"-rounds 0":           "-rounds, -n, -clients and -buyers must be at least 1",
 		"-update -only get50": "-update writes all results: it doesn't go with -only",
 	} {
 		if _, err := parse(strings.Fields(args)); err == nil || err.Error() != want {
@@ -164,16 +164,6 @@ func TestParseCSV(t *testing.T) {
 	}
 	if _, err := parseCSV(strings.NewReader("Error from server: LOADING\n")); err == nil {
 		t.Error("something else than the table was read as one")
-	}
-}
-
-func TestParseMonitor(t *testing.T) {
-	got, err := parseMonitor(`1339518083.107412 [0 127.0.0.1:60866] "EVALSHA" "9f" "1" "{a}] \"b\"\x00" ""`)
-	if want := []string{"EVALSHA", "9f", "1", "{a}] \"b\"\x00", ""}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("got %q, %v; want %q", got, err, want)
-	}
-	if _, err := parseMonitor("OK"); err == nil {
-		t.Error("OK was read as a command")
 	}
 }
 

@@ -37,6 +37,7 @@ type options struct {
 	rounds  int      // how often each contender is measured
 	n       int      // operations per measurement; a workload may take a multiple or a part
 	clients int      // connections of the connection and memory question
+	buyers  int      // of the flash question
 	only    []string // keys of the questions to ask, all if empty
 	peers   []string // other proxies to compare with
 	update  bool     // write the results into README.md
@@ -50,6 +51,7 @@ func parse(args []string) (options, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.IntVar(&opts.rounds, "rounds", 5, "how often each contender is measured")
 	flags.IntVar(&opts.n, "n", 100_000, "operations per measurement")
+	flags.IntVar(&opts.buyers, "buyers", 50_000, "buyers of the "+flashKey+" question")
 	flags.IntVar(&opts.clients, "clients", 5000, "connections for the "+connectionsKey+" question")
 	flags.StringVar(&only, "only", "", "ask only these questions, comma separated: "+strings.Join(questionKeys(), ", "))
 	flags.StringVar(&peers, "peers", strings.Join(peerNames, ","), "other proxies to compare with, comma separated")
@@ -66,8 +68,8 @@ func list(s string) []string {
 }
 
 func (o options) validate() error {
-	if o.rounds < 1 || o.n < 1 || o.clients < 1 {
-		return errors.New("-rounds, -n and -clients must be at least 1")
+	if o.rounds < 1 || o.n < 1 || o.clients < 1 || o.buyers < 1 {
+		return errors.New("-rounds, -n, -clients and -buyers must be at least 1")
 	}
 	if o.update && len(o.only) > 0 {
 		return errors.New("-update writes all results: it doesn't go with -only")
@@ -96,7 +98,7 @@ func questionKeys() []string {
 	for _, w := range workloads {
 		keys = append(keys, w.key)
 	}
-	return append(keys, connectionsKey)
+	return append(keys, flashKey, connectionsKey)
 }
 
 // run measures, and writes the report to stdout and progress to stderr.
@@ -117,6 +119,11 @@ func run(ctx context.Context, opts options, stdout, stderr io.Writer) error {
 	results, err := measureWorkloads(ctx, lab, opts, stderr)
 	if err != nil {
 		return err
+	}
+	if opts.asks(flashKey) {
+		if results.flash, err = measureFlash(ctx, lab, opts.buyers, stderr); err != nil {
+			return err
+		}
 	}
 	if opts.asks(connectionsKey) {
 		if results.connections, err = measureConnections(ctx, lab, opts.clients, stderr); err != nil {

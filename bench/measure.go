@@ -22,9 +22,10 @@ type sample struct {
 	commands                    float64 // that Redis executed per operation, those inside of scripts included
 }
 
-// results are all samples, and the question about connections if it was asked.
+// results are all samples, and the questions of another kind if they were asked.
 type results struct {
 	rounds      map[string]map[string][]sample // by workload and contender, one for each round
+	flash       *flash
 	connections *connections
 }
 

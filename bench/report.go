@@ -14,6 +14,9 @@ func report(r results) string {
 			reportWorkload(&b, w, rounds)
 		}
 	}
+	if r.flash != nil {
+		reportFlash(&b, r.flash)
+	}
 	if r.connections != nil {
 		reportConnections(&b, r.connections)
 	}
@@ -79,6 +82,18 @@ func contenderNames() []string {
 		names = append(names, variant.name)
 	}
 	return append(names, peerNames...)
+}
+
+func reportFlash(b *strings.Builder, f *flash) {
+	fmt.Fprintf(b, "\n### %d buyers of %d units, through two sidecars (`%s`)\n\n", f.buyers, flashStock, flashKey)
+	row(b, "measured", "value")
+	rule(b, 2)
+	row(b, "units sold", fmt.Sprint(f.sold))
+	row(b, "script calls in Redis", fmt.Sprint(f.scripts))
+	row(b, "commands in Redis, those inside of scripts included", fmt.Sprint(f.commands))
+	row(b, "CPU of Redis in all", fmt.Sprintf("%.0f ms", f.redisCPU.Seconds()*1000))
+	row(b, "from the first question to the last answer", fmt.Sprintf("%.2f s", f.took.Seconds()))
+	row(b, "buyers that got an error or 503", fmt.Sprint(f.failed))
 }
 
 func reportConnections(b *strings.Builder, c *connections) {

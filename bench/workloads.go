@@ -1,6 +1,7 @@
 package main
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"strconv"
@@ -102,10 +103,9 @@ const openingPurchases = 2
 
 // openSale empties Redis, creates a sale and returns its SKU and the purchase
 // that redis-benchmark shall repeat: SECKILL.BUY for a sidecar, for the direct
-// way the very script call that a sidecar makes of it.
+// way a call of single.lua, which makes the same records.
 func openSale(f *field, c contender, stock int) (command []string, sku string, err error) {
 	sku = fmt.Sprint("sku-", sales.Add(1))
-	buy := []string{"SECKILL.BUY", sku, user, "ID", request}
 	sidecar := f.anySidecar().addr
 	for _, step := range []struct {
 		addr    string
@@ -113,75 +113,43 @@ func openSale(f *field, c contender, stock int) (command []string, sku string, e
 	}{
 		{f.addr, []string{"FLUSHALL"}},
 		{sidecar, []string{"SECKILL.CREATE", sku, strconv.Itoa(stock)}},
-		{sidecar, []string{"SECKILL.BUY", sku, "first"}}, // loads the script
+		{sidecar, []string{"SECKILL.BUY", sku, "first"}},
+		{sidecar, []string{"SECKILL.BUY", sku, "second"}},
 	} {
 		if _, err := f.do(step.addr, step.command...); err != nil {
 			return nil, "", err
 		}
 	}
-	call, err := scriptCall(f.addr, sidecar, buy)
-	if err != nil {
-		return nil, "", err
-	}
 	if c.name == direct {
-		return call, sku, nil
+		command, err = f.singleCall(sku)
+		return command, sku, err
 	}
-	return buy, sku, nil
+	return []string{"SECKILL.BUY", sku, user, "ID", request}, sku, nil
 }
 
-// scriptCall has a sidecar execute a command and returns the script call that
-// Redis received for it, as MONITOR shows it.
-func scriptCall(redis, sidecar string, command []string) ([]string, error) {
-	monitor, err := dial(redis)
+//go:embed single.lua
+var singleLua string
+
+// singleCall returns the call of single.lua that makes a purchase.
+func (f *field) singleCall(sku string) ([]string, error) {
+	sha, err := f.do(f.addr, "SCRIPT", "LOAD", singleLua)
 	if err != nil {
 		return nil, err
 	}
-	defer monitor.Close()
-	if _, err := monitor.do("MONITOR"); err != nil {
-		return nil, err
-	}
-	c, err := dial(sidecar)
+	found, err := f.do(f.addr, "KEYS", "*:sale:"+sku)
 	if err != nil {
 		return nil, err
 	}
-	defer c.Close()
-	if _, err := c.do(command...); err != nil {
-		return nil, err
+	keys, _ := found.([]any)
+	if len(keys) != 1 {
+		return nil, fmt.Errorf("the sale has the keys %v, want one", found)
 	}
-	for {
-		reply, err := monitor.reply()
-		if err != nil {
-			return nil, fmt.Errorf("no script call of %s in MONITOR: %w", command[0], err)
-		}
-		line, _ := reply.(string)
-		if args, err := parseMonitor(line); err != nil || strings.EqualFold(args[0], "EVALSHA") {
-			return args, err
-		}
+	before, _, _ := strings.Cut(fmt.Sprint(keys[0]), "sale:")
+	call := []string{"EVALSHA", fmt.Sprint(sha), "4"}
+	for _, kind := range []string{"sale", "buyers", "orders", "queue"} {
+		call = append(call, before+kind+":"+sku)
 	}
-}
-
-// parseMonitor returns the arguments of a line of MONITOR:
-//
-//	1339518083.107412 [0 127.0.0.1:60866] "keys" "*"
-func parseMonitor(line string) ([]string, error) {
-	_, rest, _ := strings.Cut(line, "] ")
-	var args []string
-	for rest != "" {
-		quoted, err := strconv.QuotedPrefix(rest)
-		if err != nil {
-			return nil, fmt.Errorf("line of MONITOR %q: %w", line, err)
-		}
-		arg, err := strconv.Unquote(quoted)
-		if err != nil {
-			return nil, fmt.Errorf("line of MONITOR %q: %w", line, err)
-		}
-		args = append(args, arg)
-		rest = strings.TrimPrefix(rest[len(quoted):], " ")
-	}
-	if len(args) == 0 {
-		return nil, fmt.Errorf("line of MONITOR %q: no command", line)
-	}
-	return args, nil
+	return append(call, "c2t1.7c5.", user, "1", request), nil
 }
 
 // do executes a command on a connection of its own.

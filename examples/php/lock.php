@@ -16,12 +16,15 @@ $redis->connect($host, (int) $port, 2.0); // the sidecar; everything else stays 
 $name = 'settlement-' . bin2hex(random_bytes(4));
 
 // Ten seconds: longer than the work takes, and as long as others wait when this
-// process dies in the middle of it.
-[, , $token, $fence] = answer(200, 'ACQUIRED', $redis->rawCommand('LOCK.ACQUIRE', $name, '10000'));
+// process dies in the middle of it. If another has the lock now, wait for it, three
+// seconds at the most: who came first gets it first, and nobody polls.
+[, , $token, $fence] = answer(200, 'ACQUIRED', $redis->rawCommand('LOCK.ACQUIRE', $name, '10000', 'WAIT', '3000'));
 try {
-    // Another worker is told that the lock is busy, and for how long.
+    // Another worker that doesn't wait is told that the lock is busy, and for how
+    // long; one that waits in vain is told so.
     [, , , , $left] = answer(409, 'BUSY', $redis->rawCommand('LOCK.ACQUIRE', $name, '10000'));
     check($left > 0 && $left <= 10000, 'what the holder has left');
+    answer(408, 'TIMEOUT', $redis->rawCommand('LOCK.ACQUIRE', $name, '10000', 'WAIT', '20'));
 
     // So is old code that locks with a plain SET: both use the same key.
     check($redis->set("lock:$name", 'other', ['nx', 'px' => 10000]) === false, 'SET NX is refused');

@@ -87,7 +87,7 @@ func TestAPausedRedisProvesNothing(t *testing.T) {
 func TestAKilledConnectionIsALoss(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
 	r := newRecord()
-	start(t, client(t, upstream.Options{Address: server.Addr}), r, r.options("a"))
+	l := start(t, client(t, upstream.Options{Address: server.Addr}), r, r.options("a"))
 	admin := server.Client(t)
 	r.waitHeard(t)
 	for i := range 5 {
@@ -101,6 +101,27 @@ func TestAKilledConnectionIsALoss(t *testing.T) {
 		payload := fmt.Sprint("after ", i)
 		publish(t, admin, "a", payload)
 		r.wait(t, payload, isMessage(payload))
+	}
+	waitConnections(t, admin, 1)
+	l.Close()
+	waitConnections(t, admin, 0)
+}
+
+// waitConnections waits until Redis has so many subscribing connections.
+func waitConnections(t *testing.T, admin *redis.Client, want int) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		list, err := admin.Do(t.Context(), "CLIENT", "LIST", "TYPE", "pubsub").Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := strings.Count(list, "\n")
+		if got == want {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d subscribing connections, want %d", got, want)
+		}
 	}
 }
 
@@ -188,12 +209,13 @@ func TestNoRightToTheChannel(t *testing.T) {
 	}
 }
 
-// waitRefused waits until the Listener says that it is refused so.
+// waitRefused waits until the Listener says that it is refused so, "" for not
+// refused.
 func waitRefused(t *testing.T, l *Listener, prefix string) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		err := l.Refused()
-		if err != nil && strings.HasPrefix(err.Error(), prefix) {
+		if prefix == "" && err == nil || prefix != "" && err != nil && strings.HasPrefix(err.Error(), prefix) {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -221,9 +243,7 @@ func TestRefused(t *testing.T) {
 			l := start(t, client(t, test.target), r, r.options("a"))
 			waitRefused(t, l, test.want)
 			server.Kill()
-			for l.Refused() != nil { // no longer: now nobody is there
-				time.Sleep(time.Millisecond)
-			}
+			waitRefused(t, l, "") // no longer: now nobody is there
 			if n := r.len(); n != 0 {
 				t.Fatalf("%d callbacks without a subscription", n)
 			}

@@ -40,6 +40,16 @@ var bars = []bar{
 		values: ofFlash(func(f *flash) float64 { return float64(f.scripts) })},
 	{what: "Many buyers of 100 units: units sold too many or too few", against: nothing, bound: 0, atMost: true,
 		values: ofFlash(func(f *flash) float64 { return math.Abs(float64(f.sold - flashStock)) })},
+	{what: "Contended lock, 100 clients: hand-overs per second", against: spinning, bound: 3, decimals: 2,
+		values: ofContention(func(ours, spin contention) []float64 {
+			values := ours.column(handOvers)
+			for i, other := range spin.column(handOvers) {
+				values[i] /= other
+			}
+			return values
+		})},
+	{what: "Contended lock, 100 clients: p99 of the wait by its mean", against: nothing, bound: 3, atMost: true, decimals: 2,
+		values: ofContention(func(ours, _ contention) []float64 { return ours.column(unfairness) })},
 	{what: "Connections to Redis", against: nothing, bound: 16, atMost: true,
 		values: ofConnections(func(c *connections) float64 { return float64(c.ordinary.upstream) })},
 	{what: "Clients that got an error", against: nothing, bound: 0, atMost: true,
@@ -51,6 +61,7 @@ var bars = []bar{
 // What else stands in the column of whom it is measured against.
 const (
 	directScript = "direct EVALSHA" // the direct way when scripts are called
+	spinning     = "direct SET NX, spinning"
 	nothing      = "–"
 )
 
@@ -84,6 +95,16 @@ func ofFlash(measure func(*flash) float64) func(results, string) []float64 {
 			return nil
 		}
 		return []float64{measure(r.flash)}
+	}
+}
+
+// ofContention measures the sidecar of the question about a lock.
+func ofContention(measure func(ours, spin contention) []float64) func(results, string) []float64 {
+	return func(r results, sidecar string) []float64 {
+		if len(r.contention) != 2 || r.contention[1].contender != sidecar {
+			return nil
+		}
+		return measure(r.contention[1], r.contention[0])
 	}
 }
 

@@ -93,7 +93,7 @@ func wantRows(t *testing.T, tables map[string][][]string, title string, column i
 
 func TestOptions(t *testing.T) {
 	for args, want := range map[string]string{
-		"-only get5":          `-only: no question "get5"; there are get50, get500, get50p16, set50, lonebuy, buy500, soldout, flash, connections`,
+		"-only get5":          `-only: no question "get5"; there are get50, get500, get50p16, set50, lonebuy, buy500, soldout, flash, lock100, connections`,
 		"-peers nginx":        `-peers: "nginx" is none of twemproxy, HAProxy`,
 		"-rounds 0":           "-rounds, -n, -clients and -buyers must be at least 1",
 		"-update -only get50": "-update writes all results: it doesn't go with -only",

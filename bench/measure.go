@@ -26,6 +26,7 @@ type sample struct {
 type results struct {
 	rounds      map[string]map[string][]sample // by workload and contender, one for each round
 	flash       *flash
+	contention  []contention // direct, and one sidecar
 	connections *connections
 }
 

@@ -17,6 +17,9 @@ func report(r results) string {
 	if r.flash != nil {
 		reportFlash(&b, r.flash)
 	}
+	if r.contention != nil {
+		reportContention(&b, r.contention)
+	}
 	if r.connections != nil {
 		reportConnections(&b, r.connections)
 	}
@@ -94,6 +97,26 @@ func reportFlash(b *strings.Builder, f *flash) {
 	row(b, "CPU of Redis in all", fmt.Sprintf("%.0f ms", f.redisCPU.Seconds()*1000))
 	row(b, "from the first question to the last answer", fmt.Sprintf("%.2f s", f.took.Seconds()))
 	row(b, "buyers that got an error or 503", fmt.Sprint(f.failed))
+}
+
+func reportContention(b *strings.Builder, measured []contention) {
+	fmt.Fprintf(b, "\n### One lock that %d clients want (`%s`)\n\n", contendClients, contendKey)
+	row(b, "contender", "hand-overs/s", "mean wait ms", "p99 wait ms", "p99 by mean", "commands in Redis per hand-over")
+	rule(b, 6)
+	for _, c := range measured {
+		column := func(decimals int, measure func(contended) float64) string {
+			return spreadOf(c.column(measure)).format(decimals)
+		}
+		name := c.contender
+		if name == direct {
+			name = spinning
+		}
+		row(b, name, column(0, handOvers),
+			column(2, func(r contended) float64 { return r.mean }),
+			column(2, func(r contended) float64 { return r.p99 }),
+			column(2, unfairness),
+			column(1, func(r contended) float64 { return r.commands }))
+	}
 }
 
 func reportConnections(b *strings.Builder, c *connections) {

@@ -6,6 +6,7 @@ SHELL := bash
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 FUZZTIME ?= 1m
+LOCK_SOAK ?= 200
 
 .PHONY: help
 help: ## list what make can do
@@ -41,6 +42,10 @@ fuzz: ## run each fuzz test for FUZZTIME
 	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "$$package"; \
 	  done; \
 	done
+
+.PHONY: soak
+soak: ## LOCK_SOAK rounds of 500 waiters and 10,000 locks, through two sidecars; minutes
+	LOCK_SOAK=$(LOCK_SOAK) go test -race -count=1 -timeout=30m -v -run '^TestSoak$$' ./commands/lock
 
 .PHONY: bench
 bench: ## compare with Redis alone, twemproxy and HAProxy; BENCH=-update writes the results into bench/README.md

@@ -43,7 +43,7 @@ func newLocks(cfg config.Lock, nodes []*redis.Client, m *metrics.Metrics, log *z
 		WaitMax:         cfg.WaitMax,
 		QueueMax:        cfg.QueueMax,
 		NamesMax:        cfg.NamesMax,
-		HoldMax:         cfg.HoldMax,
+		Hold:            cfg.Hold,
 		AutoMax:         cfg.AutoMax,
 		LongHoldPercent: cfg.LongHoldPercent,
 		SyncTimeout:     cfg.SyncTimeout,

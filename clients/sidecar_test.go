@@ -1,20 +1,15 @@
 package clients
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,11 +17,11 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"seckill-proxy/internal/redistest"
+	"seckill-proxy/internal/sidecartest"
 )
 
-// hangs is how long something may take that takes milliseconds when all is well.
-// It only bounds how long a broken program hangs.
-const hangs = 30 * time.Second
+// hangs is how long a broken program may hang.
+const hangs = sidecartest.Hangs
 
 // pair is a Redis and a sidecar in front of it, a process of its own.
 type pair struct {
@@ -34,65 +29,16 @@ type pair struct {
 	redis  *redistest.Server
 	direct *redis.Client // past the sidecar
 
-	t       testing.TB
-	process *exec.Cmd
-	mu      sync.Mutex
-	log     bytes.Buffer
-	ended   chan struct{} // closed when the log is complete
+	t testing.TB
 }
 
 // start starts a Redis and a sidecar with default settings but for those of the
-// environment. It must end properly when it is told to at the end of the test; a
-// data race in it is a failure.
+// environment.
 func start(t testing.TB, environment ...string) *pair {
 	t.Helper()
 	server := redistest.Start(t, redistest.Options{})
-	p := &pair{redis: server, direct: server.Client(t), t: t, ended: make(chan struct{})}
-	p.process = exec.Command(program)
-	p.process.Env = append(os.Environ(),
-		"SECKILL_LISTEN=127.0.0.1:0", "SECKILL_ADMIN=", "SECKILL_UPSTREAM="+server.Addr, "SECKILL_LOG_FORMAT=json",
-		"GORACE=halt_on_error=1 exitcode=66")
-	p.process.Env = append(p.process.Env, environment...)
-	output, err := p.process.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.process.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ready := make(chan string, 1)
-	go p.follow(bufio.NewScanner(output), ready)
-	t.Cleanup(p.stop)
-	select {
-	case p.addr = <-ready:
-	case <-p.ended:
-		t.Fatalf("the sidecar didn't start:\n%s", &p.log)
-	}
-	return p
-}
-
-// follow keeps the log, and tells where the sidecar listens.
-func (p *pair) follow(lines *bufio.Scanner, ready chan<- string) {
-	defer close(p.ended)
-	for lines.Scan() {
-		p.mu.Lock()
-		p.log.Write(append(lines.Bytes(), '\n'))
-		p.mu.Unlock()
-		var line struct{ Msg, Listen string }
-		if err := json.Unmarshal(lines.Bytes(), &line); err == nil && line.Msg == "ready" {
-			ready <- line.Listen
-		}
-	}
-}
-
-func (p *pair) stop() {
-	_ = p.process.Process.Signal(syscall.SIGTERM) // one that has ended already is told so by Wait
-	timer := time.AfterFunc(hangs, func() { _ = p.process.Process.Kill() })
-	<-p.ended
-	timer.Stop()
-	if err := p.process.Wait(); err != nil || p.t.Failed() {
-		p.t.Errorf("the sidecar's end: %v; its log:\n%s", err, &p.log)
-	}
+	p := sidecartest.Start(t, sidecartest.Settings{Env: append([]string{"SECKILL_ADMIN=", "SECKILL_UPSTREAM=" + server.Addr}, environment...)})
+	return &pair{addr: p.Addr, redis: server, direct: server.Client(t), t: t}
 }
 
 // client returns a go-redis client of the sidecar, or of the Redis behind it, that

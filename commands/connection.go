@@ -1,6 +1,8 @@
 package commands
 
 import (
+	"time"
+
 	"seckill-proxy/commands/lock"
 	"seckill-proxy/commands/seckill"
 )
@@ -27,6 +29,10 @@ func (b *Backend) Start() { b.Sales.Start() }
 // Concurrent handlers may share it; its owner changes Backend while none runs.
 type Connection struct {
 	*Backend
+	// Probe makes sure that the connection ends within about that time when the
+	// client's host is gone without a word; nil where that can't be done.
+	Probe func(within time.Duration)
+
 	ties lock.Ties // locks that end with the connection, of any user and database
 }
 

@@ -22,7 +22,7 @@ func lockAcquire(ctx context.Context, c *Connection, args [][]byte) Reply {
 			p.lockMode(&req, lock.Permits)
 		}},
 		option{"SYNC", func() { req.Replicas = p.integer("SYNC", "a positive number of replicas", 1, lockReplicasMax) }})...)
-	req.Tie = tie.of(p, c)
+	req.Tie = tie.of(p, c, req.TTL)
 	if p.err != "" {
 		return p.err
 	}
@@ -38,7 +38,7 @@ func lockMultiAcquire(ctx context.Context, c *Connection, args [][]byte) Reply {
 	req := lock.MultiRequest{TTL: p.lockTTL(o), Names: p.lockNames(o.NamesMax)}
 	var tie lockTie
 	p.options(append(tie.options(p, o), option{"WAIT", func() { req.Wait = p.lockWait(o) }})...)
-	req.Tie = tie.of(p, c)
+	req.Tie = tie.of(p, c, req.TTL)
 	if p.err != "" {
 		return p.err
 	}
@@ -207,14 +207,17 @@ type lockTie struct {
 func (t *lockTie) options(p *parser, o lock.Options) []option {
 	return []option{
 		{"AUTO", func() { t.auto = true }},
-		{"MAXHOLD", func() { t.holdMax, t.capped = p.lockTime("MAXHOLD", 1, o.HoldMax), true }},
+		{"MAXHOLD", func() { t.holdMax, t.capped = p.lockTime("MAXHOLD", 1, o.TTLMax), true }},
 	}
 }
 
-// of returns the tie to a connection, nil for none.
-func (t *lockTie) of(p *parser, c *Connection) *lock.Tie {
+// of returns the tie of a lock with a TTL to a connection, nil for none.
+func (t *lockTie) of(p *parser, c *Connection, ttl time.Duration) *lock.Tie {
 	switch {
 	case t.auto:
+		if c.Probe != nil && p.err == "" {
+			c.Probe(ttl)
+		}
 		return &lock.Tie{Of: &c.ties, HoldMax: t.holdMax}
 	case t.capped:
 		p.failf("ERR syntax error: MAXHOLD needs AUTO")

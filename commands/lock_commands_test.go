@@ -142,7 +142,7 @@ func TestLockMisuse(t *testing.T) {
 		{`ERR syntax error: unknown option "A\r\n", allowed are AUTO, MAXHOLD, WAIT, TOKEN, SHARED, PERMITS, SYNC`, []string{"LOCK.ACQUIRE", "x", "1000", "a\r\n"}},
 		{"ERR syntax error: WAIT needs an integer of milliseconds (0 to 3600000)", []string{"LOCK.ACQUIRE", "x", "1000", "WAIT", "-1"}},
 		{"ERR syntax error: WAIT needs an integer of milliseconds (0 to 3600000)", []string{"LOCK.ACQUIRE", "x", "1000", "WAIT", "3600001"}},
-		{"ERR syntax error: MAXHOLD needs a positive integer of milliseconds (1 to 600000)", []string{"LOCK.ACQUIRE", "x", "1000", "AUTO", "MAXHOLD", "600001"}},
+		{"ERR syntax error: MAXHOLD needs a positive integer of milliseconds (1 to 86400000)", []string{"LOCK.ACQUIRE", "x", "1000", "AUTO", "MAXHOLD", "86400001"}},
 		{"ERR syntax error: MAXHOLD needs AUTO", []string{"LOCK.ACQUIRE", "x", "1000", "MAXHOLD", "1"}},
 		{"ERR syntax error: PERMITS needs a positive number of holders (1 to 1000000)", []string{"LOCK.ACQUIRE", "x", "1000", "PERMITS", "0"}},
 		{"ERR syntax error: SHARED and PERMITS exclude each other", []string{"LOCK.ACQUIRE", "x", "1000", "SHARED", "PERMITS", "2"}},

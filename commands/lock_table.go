@@ -193,7 +193,7 @@ var (
 	lockWaitArgument = Argument{Name: "ms", Type: "integer", Token: "WAIT", Optional: true, Summary: "how long to wait for the lock, first come first served; no longer than the client is there"}
 	lockAutoArgument = Argument{Name: "auto", Type: "block", Optional: true, Sub: []Argument{
 		{Name: "auto", Type: "pure-token", Token: "AUTO", Summary: "the sidecar renews the lock while the connection lives, and releases it at its end, at RESET and at QUIT"},
-		{Name: "ms", Type: "integer", Token: "MAXHOLD", Optional: true, Summary: "for how long in all at the most; lock.hold_max_ms without it"},
+		{Name: "ms", Type: "integer", Token: "MAXHOLD", Optional: true, Summary: "for how long in all at the most; lock.hold_ms without it"},
 	}}
 
 	lockNotOwner  = Outcome{403, "NOT_OWNER", `[403 NOT_OWNER "" 0 ttl_ms 0]`, "Another holds the lock and has ttl_ms left (0: it never lapses)"}

@@ -431,7 +431,10 @@ func seckillAudit(ctx context.Context, c *Connection, args [][]byte) Reply {
 		"recorded_queue", audit.RecordedQueue,
 		"differences", audit.Differences,
 	}
-	if audit.Differences == 0 {
+	switch {
+	case audit.Differences == 0 && audit.Partial:
+		return Array{CodeUncertain, "MOVING", sides, Array{}}
+	case audit.Differences == 0:
 		return Array{CodeDone, "CLEAN", sides, Array{}}
 	}
 	named := make(Array, len(audit.Named))

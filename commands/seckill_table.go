@@ -129,13 +129,13 @@ var seckillCommands = []Command{
 		Complexity: "O(1)",
 		Arguments: []Argument{
 			tokenArgument,
-			{Name: "ms", Type: "integer", Token: "BLOCK", Optional: true, Summary: "milliseconds to wait until it isn't pending any more, 1 to 86400000"},
+			{Name: "ms", Type: "integer", Token: "BLOCK", Optional: true, Summary: "milliseconds to wait until it isn't pending any more, 1 to 86400000; the client's read timeout has to be longer"},
 		},
 		Replies: []Outcome{
 			{200, "PENDING", `[200 PENDING token "" ""]`, "Reserved, neither confirmed nor given back; with BLOCK it is 408 instead"},
 			{200, "CONFIRMED", `[200 CONFIRMED token order_id ""]`, "Sold"},
 			{200, "CANCELLED", `[200 CANCELLED token "" reason]`, "Given back"},
-			{200, "EXPIRED", `[200 EXPIRED token "" ""]`, "Not settled in time and given back"},
+			{200, "EXPIRED", `[200 EXPIRED token "" ""]`, "Not settled in time: its units are on sale again, or will be in a moment"},
 			{408, "PENDING", `[408 PENDING token "" ""]`, "Still pending after BLOCK milliseconds"},
 			{404, "NO_RESERVATION", `[404 NO_RESERVATION token "" ""]`, settleNoOrder.Meaning},
 			{404, "NO_SALE", `[404 NO_SALE token "" ""]`, settleNoSale.Meaning},
@@ -173,7 +173,7 @@ var seckillCommands = []Command{
 			skuArgument,
 			{Name: "consumer", Type: "string", Summary: "the worker's own name, 1 to 256 bytes"},
 			{Name: "n", Type: "integer", Token: "COUNT", Optional: true, Summary: "most orders to return, 1 to 1000, 1 by default"},
-			{Name: "ms", Type: "integer", Token: "BLOCK", Optional: true, Summary: "milliseconds to wait for an order if there is none, 1 to 86400000"},
+			{Name: "ms", Type: "integer", Token: "BLOCK", Optional: true, Summary: "milliseconds to wait for an order if there is none, 1 to 86400000; the client's read timeout has to be longer"},
 		},
 		Replies: []Outcome{
 			{200, "", "[200 n [token user qty created_at delivery]…]", "n orders; created_at is when each was reserved, delivery is 1 the first time. An order that isn't settled within seckill.takeover_ms is handed out again, with a delivery one higher, to whichever worker asks first, be it the same; a worker that starts again under its old name waits as long for the orders that it had"},
@@ -281,8 +281,8 @@ var seckillCommands = []Command{
 		},
 		Replies: []Outcome{
 			{200, "DROPPED", "[200 DROPPED sku pending]", "It is gone, with so many units in pending reservations"},
-			{409, "OPEN", "[409 OPEN sku pending]", "It sells: close it first"},
-			{409, "PENDING", "[409 PENDING sku pending]", "Reservations are pending: settle them first"},
+			{409, "OPEN", "[409 OPEN sku pending]", "It sells: close it first, or use FORCE"},
+			{409, "PENDING", "[409 PENDING sku pending]", "Reservations are pending: settle them first, or use FORCE"},
 			{404, "NO_SALE", "[404 NO_SALE sku 0]", "There is no sale of this SKU"},
 			{202, "UNCERTAIN", "[202 UNCERTAIN sku 0]", "A reply of Redis was lost: do it again"},
 			{503, "BUSY", "[503 BUSY sku 0]", "Not done, or not to the end: do it again"},
@@ -329,10 +329,11 @@ var seckillCommands = []Command{
 		Categories: []string{"@read", "@slow"},
 		Since:      "1.0.0",
 		Summary:    "Recomputes a sale from its records and names each difference",
-		Complexity: "O(N) where N is the number of reservations ever made; Redis does nothing else while it reads those of a shard",
+		Complexity: "O(N) where N is the number of reservations ever made; a shard with up to seckill.audit_orders_max is read in one step",
 		Arguments:  []Argument{skuArgument},
 		Replies: []Outcome{
 			{200, "CLEAN", "[200 CLEAN {field value…} []]", "stock + restocked = available + in_transit + pending + confirmed, and counters, order records, marks of buyers, queue and the journals of the shards agree; fields that begin with recorded_ are computed from the records"},
+			{202, "MOVING", "[202 MOVING {field value…} []]", "A shard with more than seckill.audit_orders_max reservations is read in parts, and things happened to it all the while: its counters agree, its records could not be compared, and their recorded_ fields are 0; ask again when it is quieter"},
 			{409, "DAMAGED", "[409 DAMAGED {field value…} [[what expected found]…]]", "Something differs; the field differences counts all, the first 100 are named; for a thing that is missing expected and found are 1 and 0, for one too much 0 and 1"},
 			{404, "NO_SALE", "[404 NO_SALE {} []]", "There is nothing of such a sale"},
 			{503, "BUSY", "[503 BUSY {} []]", readNotTried},

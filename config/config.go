@@ -96,7 +96,7 @@ type Lock struct {
 	WaitMax         time.Duration // the longest WAIT
 	QueueMax        int           // clients that wait for one lock
 	NamesMax        int           // locks of one LOCK.MACQUIRE
-	HoldMax         time.Duration // for which AUTO keeps a lock
+	Hold            time.Duration // for which AUTO keeps a lock without MAXHOLD
 	AutoMax         int           // locks kept for one connection
 	LongHoldPercent int           // of its TTL for which a lock may be held without a word in the log; 0: any
 	SyncTimeout     time.Duration // for replicas to confirm a lock

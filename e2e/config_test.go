@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"seckill-proxy/internal/redistest"
+	"seckill-proxy/internal/sidecartest"
 )
 
 // file writes a configuration file and returns its name.
@@ -29,20 +30,20 @@ func TestPrecedence(t *testing.T) {
 		settings
 		want string
 	}{
-		{"flag", settings{args: []string{"-config", config, "-admin", "127.0.0.1:1"}, env: []string{"SECKILL_ADMIN=127.0.0.1:2"}}, "127.0.0.1:1"},
-		{"environment", settings{args: []string{"-config", config}, env: []string{"SECKILL_ADMIN=127.0.0.1:2"}}, "127.0.0.1:2"},
-		{"file", settings{args: []string{"-config", config}}, "127.0.0.1:3"},
-		{"file named in the environment", settings{env: []string{"SECKILL_CONFIG=" + config}}, "127.0.0.1:3"},
+		{"flag", settings{Args: []string{"-config", config, "-admin", "127.0.0.1:1"}, Env: []string{"SECKILL_ADMIN=127.0.0.1:2"}}, "127.0.0.1:1"},
+		{"environment", settings{Args: []string{"-config", config}, Env: []string{"SECKILL_ADMIN=127.0.0.1:2"}}, "127.0.0.1:2"},
+		{"file", settings{Args: []string{"-config", config}}, "127.0.0.1:3"},
+		{"file named in the environment", settings{Env: []string{"SECKILL_CONFIG=" + config}}, "127.0.0.1:3"},
 		{"default", settings{}, "127.0.0.1:9380"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			test.args = append(test.args, "-check")
-			p := launchBare(t, test.settings)
-			if code := p.exitCode(); code != 0 {
-				t.Errorf("exit code %d:\n%s", code, p.log)
+			test.Args = append(test.Args, "-check")
+			p := sidecartest.Run(t, test.settings)
+			if code := p.ExitCode(); code != 0 {
+				t.Errorf("exit code %d:\n%s", code, p.Log)
 			}
-			if want := `admin.listen: "` + test.want + `"`; !strings.Contains(p.log.String(), want) {
-				t.Errorf("no %s in:\n%s", want, p.log)
+			if want := `admin.listen: "` + test.want + `"`; !strings.Contains(p.Log.String(), want) {
+				t.Errorf("no %s in:\n%s", want, p.Log)
 			}
 		})
 	}
@@ -54,8 +55,8 @@ func TestConfigurationReachesItsPlace(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
 	config := file(t, "lock:\n  prefix: \"mutex:\"\n")
 	proxy := start(t, settings{
-		args: []string{"-config", config},
-		env:  []string{"SECKILL_UPSTREAM=redis://" + server.Addr + "/2", "SECKILL_SECKILL_PREFIX=shop:"},
+		Args: []string{"-config", config},
+		Env:  []string{"SECKILL_UPSTREAM=redis://" + server.Addr + "/2", "SECKILL_SECKILL_PREFIX=shop:"},
 	})
 	c := proxy.client(2)
 	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 1)
@@ -87,42 +88,42 @@ func TestWrongConfiguration(t *testing.T) {
 		settings
 		want string // all that it writes; lines without their "seckill-proxy: "
 	}{
-		{"flag's value", settings{args: []string{"-listen", "nope"}},
+		{"flag's value", settings{Args: []string{"-listen", "nope"}},
 			`flag -listen: listen: bad value "nope": want host:port or [address]:port, or unix:///path`},
-		{"unknown flag", settings{args: []string{"-port", "6380"}},
+		{"unknown flag", settings{Args: []string{"-port", "6380"}},
 			"command line: flag provided but not defined: -port; allowed are -admin, -check, -config, -health, -listen, -upstream, -version"},
-		{"argument", settings{args: []string{"127.0.0.1:6379"}},
+		{"argument", settings{Args: []string{"127.0.0.1:6379"}},
 			`command line: unexpected argument "127.0.0.1:6379"; allowed are -admin, -check, -config, -health, -listen, -upstream, -version`},
-		{"environment's value", settings{env: []string{"SECKILL_LOG_LEVEL=loud"}},
+		{"environment's value", settings{Env: []string{"SECKILL_LOG_LEVEL=loud"}},
 			`environment: SECKILL_LOG_LEVEL: log.level: bad value "loud": want one of debug, info, warn, error`},
-		{"unknown variable", settings{env: []string{"SECKILL_LOG_LEVL=info"}},
+		{"unknown variable", settings{Env: []string{"SECKILL_LOG_LEVL=info"}},
 			"environment: SECKILL_LOG_LEVL: unknown variable; allowed are SECKILL_LOG_FORMAT, SECKILL_LOG_LEVEL"},
-		{"file", settings{args: []string{"-config", wrongFile}},
+		{"file", settings{Args: []string{"-config", wrongFile}},
 			wrongFile + ": log.levl: unknown key; allowed are log.format, log.level\n" +
 				wrongFile + ": seckill.takeover_ms: bad value 0: want an integer of milliseconds from 1 to 31536000000"},
-		{"no such file", settings{env: []string{"SECKILL_CONFIG=/nowhere/config.yaml"}},
+		{"no such file", settings{Env: []string{"SECKILL_CONFIG=/nowhere/config.yaml"}},
 			"configuration file: open /nowhere/config.yaml: no such file or directory"},
-		{"password for everybody", settings{args: []string{"-listen", "0.0.0.0:6380", "-upstream", "redis://shop:geheim@127.0.0.1:6379"}},
+		{"password for everybody", settings{Args: []string{"-listen", "0.0.0.0:6380", "-upstream", "redis://shop:geheim@127.0.0.1:6379"}},
 			"listen: 0.0.0.0:6380 can be reached from other machines while upstream.url carries a password: " +
 				"whoever connects would have that user's rights; allowed are loopback addresses and unix sockets"},
-		{"password in a wrong URL", settings{args: []string{"-upstream", "redis://geheim@127.0.0.1:6379"}},
+		{"password in a wrong URL", settings{Args: []string{"-upstream", "redis://geheim@127.0.0.1:6379"}},
 			`flag -upstream: upstream.url: bad value "redis://***": a user needs a password: user:password@, or :password@ for Redis's default user`},
-		{"port taken", settings{args: []string{"-listen", busy}},
+		{"port taken", settings{Args: []string{"-listen", busy}},
 			"listen: listen tcp " + busy + ": bind: address already in use"},
-		{"admin's port taken", settings{args: []string{"-listen", "127.0.0.1:0", "-admin", busy}},
+		{"admin's port taken", settings{Args: []string{"-listen", "127.0.0.1:0", "-admin", busy}},
 			"admin.listen: listen tcp " + busy + ": bind: address already in use"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			p := launchBare(t, test.settings)
-			if code := p.exitCode(); code != 1 {
+			p := sidecartest.Run(t, test.settings)
+			if code := p.ExitCode(); code != 1 {
 				t.Errorf("exit code %d, want 1", code)
 			}
 			var want strings.Builder
 			for line := range strings.Lines(test.want) {
 				want.WriteString("seckill-proxy: " + strings.TrimSpace(line) + "\n")
 			}
-			if p.log.String() != want.String() {
-				t.Errorf("it wrote:\n%swant:\n%s", p.log, want.String())
+			if p.Log.String() != want.String() {
+				t.Errorf("it wrote:\n%swant:\n%s", p.Log, want.String())
 			}
 		})
 	}
@@ -131,7 +132,7 @@ func TestWrongConfiguration(t *testing.T) {
 // TestCheck reads everything, tries the upstream, reports and ends.
 func TestCheck(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{Args: []string{"--requirepass", "geheim"}})
-	nobody := freeAddress(t)
+	nobody := sidecartest.FreeAddress(t)
 	for _, test := range []struct {
 		name, upstream string
 		code           int
@@ -147,17 +148,17 @@ func TestCheck(t *testing.T) {
 		{"nobody there", nobody, 1, "\nseckill-proxy: upstream: " + down + nobody + ": dial tcp"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			p := launchBare(t, settings{args: []string{"-check", "-upstream", test.upstream}})
-			if code := p.exitCode(); code != test.code {
+			p := sidecartest.Run(t, settings{Args: []string{"-check", "-upstream", test.upstream}})
+			if code := p.ExitCode(); code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
 			for _, text := range []string{"configuration: ok\nlisten: ", test.want} {
-				if !strings.Contains(p.log.String(), text) {
-					t.Errorf("no %q in:\n%s", text, p.log)
+				if !strings.Contains(p.Log.String(), text) {
+					t.Errorf("no %q in:\n%s", text, p.Log)
 				}
 			}
-			if strings.Contains(p.log.String(), "geheim") || strings.Contains(p.log.String(), "falsch") {
-				t.Errorf("it shows the password:\n%s", p.log)
+			if strings.Contains(p.Log.String(), "geheim") || strings.Contains(p.Log.String(), "falsch") {
+				t.Errorf("it shows the password:\n%s", p.Log)
 			}
 		})
 	}
@@ -165,19 +166,19 @@ func TestCheck(t *testing.T) {
 
 // TestVersionAndHealth runs the flags that only ask.
 func TestVersionAndHealth(t *testing.T) {
-	version := launchBare(t, settings{args: []string{"-version"}})
-	if code, text := version.exitCode(), version.log.String(); code != 0 || text != "seckill-proxy "+builtVersion+"\n" {
+	version := sidecartest.Run(t, settings{Args: []string{"-version"}})
+	if code, text := version.ExitCode(), version.Log.String(); code != 0 || text != "seckill-proxy "+builtVersion+"\n" {
 		t.Errorf("-version: exit code %d, output %q", code, text)
 	}
 
 	proxy := start(t, settings{})
-	healthy := launchBare(t, settings{args: []string{"-health", "-admin", proxy.admin}})
-	if code := healthy.exitCode(); code != 0 || healthy.log.String() != "" {
-		t.Errorf("-health of a running sidecar: exit code %d, output %q", code, healthy.log)
+	healthy := sidecartest.Run(t, settings{Args: []string{"-health", "-admin", proxy.Admin}})
+	if code := healthy.ExitCode(); code != 0 || healthy.Log.String() != "" {
+		t.Errorf("-health of a running sidecar: exit code %d, output %q", code, healthy.Log)
 	}
-	proxy.kill()
-	gone := launchBare(t, settings{args: []string{"-health", "-admin", proxy.admin}})
-	if code := gone.exitCode(); code != 1 || !strings.Contains(gone.log.String(), "connection refused") {
-		t.Errorf("-health of a killed sidecar: exit code %d, output %q", code, gone.log)
+	proxy.Kill()
+	gone := sidecartest.Run(t, settings{Args: []string{"-health", "-admin", proxy.Admin}})
+	if code := gone.ExitCode(); code != 1 || !strings.Contains(gone.Log.String(), "connection refused") {
+		t.Errorf("-health of a killed sidecar: exit code %d, output %q", code, gone.Log)
 	}
 }

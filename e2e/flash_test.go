@@ -23,7 +23,7 @@ func TestFlash(t *testing.T) {
 			server := redistest.Start(t, redistest.Options{})
 			var clients []*redis.Client
 			for range 2 {
-				proxy := start(t, settings{args: []string{"-upstream", server.Addr}})
+				proxy := start(t, settings{Args: []string{"-upstream", server.Addr}})
 				for range connections / 2 {
 					clients = append(clients, proxy.client(2))
 				}
@@ -100,7 +100,7 @@ func TestStockComesBack(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
 	var clients [2]*redis.Client
 	for i := range clients {
-		clients[i] = start(t, settings{args: []string{"-upstream", server.Addr}}).client(2)
+		clients[i] = start(t, settings{Args: []string{"-upstream", server.Addr}}).client(2)
 	}
 	want(t, 200, "CREATED", clients[0], "SECKILL.CREATE", "iphone", 1, "PAYTTL", payTTL.Milliseconds())
 	reserved := want(t, 200, "RESERVED", clients[0], "SECKILL.BUY", "iphone", "alice")

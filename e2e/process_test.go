@@ -14,13 +14,14 @@ import (
 
 	"seckill-proxy/internal/rawclient"
 	"seckill-proxy/internal/redistest"
+	"seckill-proxy/internal/sidecartest"
 )
 
 // TestEmbedded tries the program without any configuration of its upstream.
 func TestEmbedded(t *testing.T) {
 	proxy := start(t, settings{})
-	proxy.await("the store is embedded and in memory")
-	proxy.await("try: redis-cli -p " + proxy.port())
+	proxy.Await("the store is embedded and in memory")
+	proxy.Await("try: redis-cli -p " + proxy.Port())
 	c := proxy.client(3)
 	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 1)
 	token := want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "alice")[2]
@@ -47,7 +48,7 @@ func TestStops(t *testing.T) {
 	for _, signal := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
 		t.Run(signal.String(), func(t *testing.T) {
 			server := redistest.Start(t, redistest.Options{})
-			proxy := start(t, settings{args: []string{"-upstream", server.Addr}})
+			proxy := start(t, settings{Args: []string{"-upstream", server.Addr}})
 			c := proxy.client(2)
 			if err := c.Do(t.Context(), "SET", "key", "value").Err(); err != nil {
 				t.Fatal(err)
@@ -59,18 +60,18 @@ func TestStops(t *testing.T) {
 				return strings.Contains(direct.ClientList(t.Context()).Val(), "cmd=blpop")
 			})
 
-			proxy.signal(signal)
+			proxy.Signal(signal)
 
-			if code := proxy.exitCode(); code != 0 {
+			if code := proxy.ExitCode(); code != 0 {
 				t.Errorf("exit code %d, want 0", code)
 			}
 			if err := <-waiter; err == nil {
 				t.Error("BLPOP was answered, want a closed connection")
 			}
-			if proxy.log.find(`"stopped"`) == "" {
+			if proxy.Log.Find(`"stopped"`) == "" {
 				t.Error("the log doesn't say that it stopped")
 			}
-			if conn, err := net.Dial("tcp", proxy.addr); err == nil {
+			if conn, err := net.Dial("tcp", proxy.Addr); err == nil {
 				conn.Close()
 				t.Error("its port is still open")
 			}
@@ -97,7 +98,7 @@ func sold(t testing.TB, c *redis.Client) int64 {
 func TestDrain(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
 	direct, between := server.Client(t), startRelay(t, server.Addr)
-	proxy := start(t, settings{args: []string{"-upstream", between.addr}})
+	proxy := start(t, settings{Args: []string{"-upstream", between.addr}})
 	c := proxy.client(2)
 	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 10)
 	want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "alice")
@@ -113,14 +114,14 @@ func TestDrain(t *testing.T) {
 		told <- answer{p, err}
 	}()
 	eventually(t, "the purchase is under way", func() bool { return sold(t, direct) == 2 })
-	proxy.signal(syscall.SIGTERM)
-	proxy.await("stopping")
+	proxy.Signal(syscall.SIGTERM)
+	proxy.Await("stopping")
 	between.release()
 
 	if a := <-told; a.err != nil || a.word != "RESERVED" {
 		t.Errorf("the buyer was told %v, %v; want RESERVED", a.purchase, a.err)
 	}
-	if code := proxy.exitCode(); code != 0 {
+	if code := proxy.ExitCode(); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
 }
@@ -131,8 +132,8 @@ func TestDrainIsBounded(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
 	direct, between := server.Client(t), startRelay(t, server.Addr)
 	proxy := start(t, settings{
-		args: []string{"-upstream", between.addr},
-		env:  []string{"SECKILL_SHUTDOWN_DRAIN_TIMEOUT_MS=50", "SECKILL_UPSTREAM_SCRIPT_TIMEOUT_MS=3600000"},
+		Args: []string{"-upstream", between.addr},
+		Env:  []string{"SECKILL_SHUTDOWN_DRAIN_TIMEOUT_MS=50", "SECKILL_UPSTREAM_SCRIPT_TIMEOUT_MS=3600000"},
 	})
 	c := proxy.client(2)
 	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 10)
@@ -144,9 +145,9 @@ func TestDrainIsBounded(t *testing.T) {
 		told <- err
 	}()
 	eventually(t, "the purchase is under way", func() bool { return sold(t, direct) == 2 })
-	proxy.signal(syscall.SIGTERM)
+	proxy.Signal(syscall.SIGTERM)
 
-	if code := proxy.exitCode(); code != 0 {
+	if code := proxy.ExitCode(); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
 	if err := <-told; err == nil {
@@ -159,7 +160,7 @@ func TestDrainIsBounded(t *testing.T) {
 func TestLostReply(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
 	direct, between := server.Client(t), startRelay(t, server.Addr)
-	proxy := start(t, settings{args: []string{"-upstream", between.addr}})
+	proxy := start(t, settings{Args: []string{"-upstream", between.addr}})
 	c := proxy.client(2)
 	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 10)
 	want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "alice")
@@ -194,7 +195,7 @@ func TestUnixSockets(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	front, back := filepath.Join(dir, "front"), filepath.Join(dir, "back")
 	redistest.Start(t, redistest.Options{Args: []string{"--unixsocket", back}})
-	both := settings{args: []string{"-listen", "unix://" + front + ",127.0.0.1:0", "-upstream", "unix://" + back + "?db=3"}}
+	both := settings{Args: []string{"-listen", "unix://" + front + ",127.0.0.1:0", "-upstream", "unix://" + back + "?db=3"}}
 
 	proxy := start(t, both)
 	want(t, 200, "CREATED", proxy.client(2), "SECKILL.CREATE", "iphone", 10)
@@ -202,12 +203,12 @@ func TestUnixSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	second := launch(t, both)
-	if code := second.exitCode(); code != 1 || !strings.Contains(second.log.String(), "address already in use") {
-		t.Errorf("a second one on the same socket: exit code %d, output:\n%s", code, second.log)
+	second := sidecartest.Launch(t, both)
+	if code := second.ExitCode(); code != 1 || !strings.Contains(second.Log.String(), "address already in use") {
+		t.Errorf("a second one on the same socket: exit code %d, output:\n%s", code, second.Log)
 	}
 
-	proxy.kill()
+	proxy.Kill()
 	if _, err := os.Stat(front); err != nil {
 		t.Fatalf("the killed sidecar left no socket, so this test tests nothing: %v", err)
 	}
@@ -216,7 +217,7 @@ func TestUnixSockets(t *testing.T) {
 	if value, err := proxy.client(2).Do(t.Context(), "GET", "key").Text(); value != "value" {
 		t.Errorf("GET: %q, %v", value, err)
 	}
-	proxy.stop()
+	proxy.Stop()
 	if _, err := os.Stat(front); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a sidecar that stopped left its socket: %v", err)
 	}
@@ -225,7 +226,7 @@ func TestUnixSockets(t *testing.T) {
 // TestAdmin asks for metrics and health while Redis is up, down and up again.
 func TestAdmin(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{AppendOnly: true})
-	proxy := start(t, settings{args: []string{"-upstream", server.Addr}})
+	proxy := start(t, settings{Args: []string{"-upstream", server.Addr}})
 	c := proxy.client(2)
 	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 1)
 	want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "alice")
@@ -269,10 +270,10 @@ func TestAdmin(t *testing.T) {
 func TestFewConnections(t *testing.T) {
 	const clients, most = 300, 2 + 8 + 1 // shared, custom commands, and the one that asks
 	server := redistest.Start(t, redistest.Options{})
-	proxy := start(t, settings{args: []string{"-upstream", server.Addr}})
+	proxy := start(t, settings{Args: []string{"-upstream", server.Addr}})
 	connected := make([]*rawclient.Conn, clients)
 	for i := range connected {
-		connected[i] = rawclient.Dial(t, proxy.addr)
+		connected[i] = rawclient.Dial(t, proxy.Addr)
 	}
 	connected[0].Want("*4\r\n:200\r\n$7\r\nCREATED\r\n$6\r\niphone\r\n:1\r\n", "SECKILL.CREATE", "iphone", fmt.Sprint(clients))
 

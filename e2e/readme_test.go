@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"seckill-proxy/internal/redistest"
+	"seckill-proxy/internal/sidecartest"
 )
 
 // block is a fenced block of code in a document.
@@ -62,12 +64,12 @@ func TestReadme(t *testing.T) {
 		"embedded": "embedded",
 	} {
 		t.Run(name, func(t *testing.T) {
-			proxy := start(t, settings{args: []string{"-upstream", upstream}})
+			proxy := start(t, settings{Args: []string{"-upstream", upstream}})
 			results := subscribe(t, proxy.client(2), "seckill:results")
 			printed := "" // by the last program
 			for i, b := range blocksOf(t, "../README.md") {
 				switch b.language {
-				case "sh": // TestReadmeShell, TestReadmeCleansUp
+				case "sh": // TestReadmeShell, TestReadmeCleansUp, TestReadmeRights
 				case "console":
 					transcript(t, proxy, b.lines())
 				case "php", "python":
@@ -119,7 +121,7 @@ func runBlock(t *testing.T, proxy *sidecar, b block) string {
 	t.Helper()
 	extension := map[string]string{"php": ".php", "python": ".py"}[b.language]
 	path := filepath.Join(t.TempDir(), "example"+extension)
-	if err := os.WriteFile(path, []byte(strings.ReplaceAll(b.text, "6380", proxy.port())), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(b.text, "6380", proxy.Port())), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	printed, err := runScript(t.Context(), interpreter(t, path), path)
@@ -151,7 +153,7 @@ func transcript(t *testing.T, proxy *sidecar, lines []string) {
 		for old, token := range tokens {
 			command = strings.ReplaceAll(command, old, token)
 		}
-		cli := exec.CommandContext(t.Context(), "redis-cli", "-p", proxy.port(), "--no-raw")
+		cli := exec.CommandContext(t.Context(), "redis-cli", "-p", proxy.Port(), "--no-raw")
 		cli.Stdin = strings.NewReader(command + "\n")
 		printed, err := cli.CombinedOutput()
 		if err != nil {
@@ -208,21 +210,16 @@ func TestReadmeShell(t *testing.T) {
 	}
 }
 
-// TestReadmeCleansUp deletes a sale with the commands that README.md has for that,
+// TestReadmeCleansUp drops a sale with the commands that README.md has for that,
 // and wants everything of it gone and all else as it was.
 func TestReadmeCleansUp(t *testing.T) {
-	var recipe string
-	for _, b := range blocksOf(t, "../README.md") {
-		if b.language == "sh" && isRecipe(b) {
-			recipe = b.text
-		}
-	}
+	recipe := recipeWith(t, "SECKILL.DROP")
 	for name, upstream := range map[string]string{
 		"redis":    redistest.Start(t, redistest.Options{}).Addr,
 		"embedded": "embedded",
 	} {
 		t.Run(name, func(t *testing.T) {
-			proxy := start(t, settings{args: []string{"-upstream", upstream}})
+			proxy := start(t, settings{Args: []string{"-upstream", upstream}})
 			c := proxy.client(2)
 			others := []string{"iphone 17", "sale:iphone", "x}:sale:iphone", "*"}
 			for _, sku := range others {
@@ -230,16 +227,15 @@ func TestReadmeCleansUp(t *testing.T) {
 				want(t, 200, "RESERVED", c, "SECKILL.BUY", sku, "alice")
 			}
 			before := keysOf(t, c)
-			want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 10)
+			want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 10, "SHARDS", 3)
 			token := want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "alice")[2]
 			want(t, 200, "CONFIRMED", c, "SECKILL.CONFIRM", token, "order-1")
 			want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "bob")
-			if created := len(keysOf(t, c)) - len(before); created != 4 {
-				t.Fatalf("a sale has %d keys, want 4", created)
-			}
+			want(t, 200, "RESTOCKED", c, "SECKILL.RESTOCK", "iphone", 5, "ID", "delivery-7")
 
-			if output, err := runScript(t.Context(), "sh", "-euc", strings.ReplaceAll(recipe, "6380", proxy.port())); err != nil || output != "4\n1\n" {
-				t.Errorf("it printed %q, want that it deleted 4 keys and 1 member (%v)", output, err)
+			output, err := runScript(t.Context(), "sh", "-euc", strings.ReplaceAll(recipe, "6380", proxy.Port()))
+			if want := "200\nCLOSED\niphone\n200\nDROPPED\niphone\n1\n"; err != nil || output != want {
+				t.Errorf("it printed %q, want %q (%v)", output, want, err)
 			}
 
 			if after := keysOf(t, c); !slices.Equal(after, before) {
@@ -255,6 +251,90 @@ func TestReadmeCleansUp(t *testing.T) {
 			want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 100)
 		})
 	}
+}
+
+// TestReadmeRights makes the user that README.md describes, and wants that all
+// custom commands work for it, and that Redis had to refuse it nothing.
+func TestReadmeRights(t *testing.T) {
+	server := redistest.Start(t, redistest.Options{})
+	_, port, err := net.SplitHostPort(server.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	recipe := strings.ReplaceAll(recipeWith(t, "ACL SETUSER"), "6379", port)
+	if output, err := runScript(t.Context(), "sh", "-euc", recipe); err != nil || output != "OK\n" {
+		t.Fatalf("it printed %q, want OK (%v)", output, err)
+	}
+	proxy := start(t, settings{Args: []string{"-upstream", server.Addr}})
+	as := *proxy.client(2).Options()
+	as.Username, as.Password = "shop", "secret"
+	c := redis.NewClient(&as)
+	t.Cleanup(func() { c.Close() })
+
+	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 6, "LIMIT", 0, "SHARDS", 3, "RATE", 100, 1000, "PAYTTL", 60_000)
+	var tokens []string
+	for range 6 { // more than there are in one shard
+		tokens = append(tokens, want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "alice")[2].(string))
+	}
+	want(t, 4001, "SOLD_OUT", c, "SECKILL.BUY", "iphone", "bob")
+	want(t, 200, "RESTOCKED", c, "SECKILL.RESTOCK", "iphone", 1, "ID", "delivery-7")
+	want(t, 202, "UNCERTAIN", c, "SECKILL.BUY", "iphone", "bob", "ID", "cart-1", "SYNC", 1) // there is no replica
+	if pulled := do(t, c, "SECKILL.PULL", "iphone", "worker", "COUNT", 10, "BLOCK", 5000); pulled[1] != int64(7) {
+		t.Errorf("PULL: %v, want 7 orders", pulled)
+	}
+	if none := do(t, c, "SECKILL.PULL", "iphone", "worker", "BLOCK", 1); none[0] != int64(200) || none[1] != int64(0) {
+		t.Errorf("PULL: %v, want no order", none)
+	}
+	want(t, 200, "CONFIRMED", c, "SECKILL.CONFIRM", tokens[0], "order-1")
+	want(t, 200, "CANCELLED", c, "SECKILL.CANCEL", tokens[1], "changed her mind")
+	want(t, 408, "PENDING", c, "SECKILL.RESULT", tokens[2], "BLOCK", 1)
+	for _, command := range [][]any{{"SECKILL.FIND", "iphone", "alice"}, {"SECKILL.ORDERS", "iphone", 0}, {"SECKILL.LIST"}, {"LOCK.LIST"}} {
+		if reply := do(t, c, command...); reply[0] != int64(200) {
+			t.Errorf("%v: %v", command, reply)
+		}
+	}
+	want(t, 200, "INFO", c, "SECKILL.INFO", "iphone")
+	want(t, 200, "CLEAN", c, "SECKILL.AUDIT", "iphone")
+	want(t, 200, "CLOSED", c, "SECKILL.CLOSE", "iphone")
+	want(t, 200, "OPENED", c, "SECKILL.OPEN", "iphone")
+	want(t, 200, "DROPPED", c, "SECKILL.DROP", "iphone", "FORCE")
+
+	want(t, 200, "ACQUIRED", c, "LOCK.ACQUIRE", "report", 60_000, "TOKEN", "job-7", "AUTO")
+	want(t, 408, "TIMEOUT", c, "LOCK.ACQUIRE", "report", 60_000, "WAIT", 1)
+	want(t, 200, "RENEWED", c, "LOCK.RENEW", "report", "job-7", 60_000)
+	want(t, 200, "HELD", c, "LOCK.CHECK", "report", "job-7")
+	want(t, 200, "INFO", c, "LOCK.INFO", "report")
+	want(t, 200, "RELEASED", c, "LOCK.RELEASE", "report", "job-7")
+	want(t, 200, "ACQUIRED", c, "LOCK.ACQUIRE", "prices", 60_000, "SHARED", "TOKEN", "job-7")
+	want(t, 200, "RELEASED", c, "LOCK.RELEASE", "prices", "job-7")
+	want(t, 202, "UNCERTAIN", c, "LOCK.ACQUIRE", "api", 60_000, "PERMITS", 2, "SYNC", 1)
+	want(t, 200, "RELEASED", c, "LOCK.FORCE", "api")
+	want(t, 200, "ACQUIRED", c, "LOCK.MACQUIRE", 60_000, 2, "from", "to")
+
+	admin := redis.NewClient(&redis.Options{Addr: server.Addr})
+	t.Cleanup(func() { admin.Close() })
+	refusals, err := admin.ACLLog(t.Context(), 100).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, refusal := range refusals {
+		if refusal.Username == "shop" {
+			t.Errorf("Redis refused %s %s, and README.md says it is all that it needs", refusal.Reason, refusal.Object)
+		}
+	}
+}
+
+// recipeWith returns the commands in README.md for a running sidecar that have a
+// text in them.
+func recipeWith(t *testing.T, text string) string {
+	t.Helper()
+	for _, b := range blocksOf(t, "../README.md") {
+		if b.language == "sh" && isRecipe(b) && strings.Contains(b.text, text) {
+			return b.text
+		}
+	}
+	t.Fatalf("README.md has no commands with %s", text)
+	return ""
 }
 
 // isRecipe tells commands to a running sidecar from those that start one.
@@ -275,12 +355,12 @@ func keysOf(t *testing.T, c *redis.Client) []string {
 // starts is ready, and stops it as Ctrl-C does.
 func serve(t *testing.T, command string) {
 	t.Helper()
-	log := newOutput()
+	log := sidecartest.NewLog()
 	words := strings.Fields(command)
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Dir = ".."
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(environment(), "SECKILL_LISTEN=127.0.0.1:0", "SECKILL_ADMIN="+freeAddress(t))
+	cmd.Env = append(sidecartest.Environment(), "SECKILL_LISTEN=127.0.0.1:0", "SECKILL_ADMIN="+sidecartest.FreeAddress(t))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // all of a group get Ctrl-C
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -315,9 +395,9 @@ func serve(t *testing.T, command string) {
 // TestReadmeConfiguration wants every flag with its names in the tables of both
 // documents, and nothing that the program doesn't know.
 func TestReadmeConfiguration(t *testing.T) {
-	p := launchBare(t, settings{args: []string{"-h"}})
-	if code := p.exitCode(); code != 0 {
-		t.Fatalf("-h: exit code %d\n%s", code, p.log)
+	p := sidecartest.Run(t, settings{Args: []string{"-h"}})
+	if code := p.ExitCode(); code != 0 {
+		t.Fatalf("-h: exit code %d\n%s", code, p.Log)
 	}
 	setting := regexp.MustCompile(`(?m)^  (\S+)  .*?(SECKILL_\w+)  -(\w+) \(default "(.*)"\)$`)
 	for _, document := range []string{"../README.md", "../README.zh-CN.md"} {
@@ -325,9 +405,9 @@ func TestReadmeConfiguration(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rows := setting.FindAllStringSubmatch(p.log.String(), -1)
+		rows := setting.FindAllStringSubmatch(p.Log.String(), -1)
 		if len(rows) != 3 {
-			t.Fatalf("-h has %d settings with flags, want 3:\n%s", len(rows), p.log)
+			t.Fatalf("-h has %d settings with flags, want 3:\n%s", len(rows), p.Log)
 		}
 		for _, m := range rows {
 			row := regexp.MustCompile(fmt.Sprintf("(?m)^\\| `-%s \\w+` \\| `%s` \\| `%s` \\| `%s` \\|$", m[3], m[2], m[1], regexp.QuoteMeta(m[4])))

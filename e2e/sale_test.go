@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"seckill-proxy/internal/redistest"
+	"seckill-proxy/internal/sidecartest"
 )
 
 // purchase is what a user was told at last.
@@ -38,7 +39,7 @@ func buy(ctx context.Context, c *redis.Client, sku, user string) (purchase, erro
 
 // buyWithPHP has one PHP process buy for all of the users.
 func buyWithPHP(ctx context.Context, script string, proxy *sidecar, sku string, users []string) ([]purchase, error) {
-	output, err := runScript(ctx, "php", append([]string{"../examples/php/" + script, "127.0.0.1", proxy.port(), sku}, users...)...)
+	output, err := runScript(ctx, "php", append([]string{"../examples/php/" + script, "127.0.0.1", proxy.Port(), sku}, users...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +69,7 @@ func TestSale(t *testing.T) {
 		statusAfterwards = "CONFIRMED"
 	)
 	server := redistest.Start(t, redistest.Options{AppendOnly: true})
-	proxy := start(t, settings{args: []string{"-upstream", server.Addr}})
+	proxy := start(t, settings{Args: []string{"-upstream", server.Addr}})
 	c := proxy.client(2)
 	want(t, 200, "CREATED", c, "SECKILL.CREATE", sku, stock)
 
@@ -116,7 +117,7 @@ func TestSale(t *testing.T) {
 		})
 	}
 	working.Go(func() error {
-		output, err := runScript(ctx, "php", "../examples/php/worker.php", "127.0.0.1", proxy.port(), sku, "php-worker")
+		output, err := runScript(ctx, "php", "../examples/php/worker.php", "127.0.0.1", proxy.Port(), sku, "php-worker")
 		orders[workers] = map[string]string{}
 		for line := range strings.Lines(output) {
 			token, order, _ := strings.Cut(strings.TrimSpace(line), "\t")
@@ -184,8 +185,8 @@ func TestSale(t *testing.T) {
 	unchanged(c)
 
 	// So does the sidecar, which had nothing to lose.
-	proxy.kill()
-	unchanged(start(t, settings{args: []string{"-upstream", server.Addr}}).client(2))
+	proxy.Kill()
+	unchanged(start(t, settings{Args: []string{"-upstream", server.Addr}}).client(2))
 }
 
 // workOff pulls orders until there are none and confirms each under an id of its
@@ -246,7 +247,7 @@ func checkPurchases(t *testing.T, purchases []purchase, users, stock int, words 
 func TestSaleWithCrashes(t *testing.T) {
 	const sku, stock, clients, usersPerClient = "crash", 300, 40, 25
 	server := redistest.Start(t, redistest.Options{AppendOnly: true})
-	fixed := settings{args: []string{"-upstream", server.Addr, "-listen", freeAddress(t)}}
+	fixed := settings{Args: []string{"-upstream", server.Addr, "-listen", sidecartest.FreeAddress(t)}}
 	proxy := start(t, fixed)
 	want(t, 200, "CREATED", proxy.client(2), "SECKILL.CREATE", sku, stock)
 
@@ -273,7 +274,7 @@ func TestSaleWithCrashes(t *testing.T) {
 		crash()
 	}
 	restartProxy := func() {
-		proxy.kill()
+		proxy.Kill()
 		proxy = start(t, fixed)
 	}
 	after(50, server.Restart)
@@ -315,7 +316,7 @@ func TestTwoSidecars(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
 	var clients [2]*redis.Client
 	for i := range clients {
-		clients[i] = start(t, settings{args: []string{"-upstream", server.Addr}}).client(2)
+		clients[i] = start(t, settings{Args: []string{"-upstream", server.Addr}}).client(2)
 	}
 	want(t, 200, "CREATED", clients[0], "SECKILL.CREATE", sku, stock)
 	want(t, 409, "EXISTS", clients[1], "SECKILL.CREATE", sku, stock)

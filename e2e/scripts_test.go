@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -10,7 +11,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"seckill-proxy/internal/redistest"
+	"seckill-proxy/internal/sidecartest"
 )
 
 // TestExamples runs every program in examples/ against the real Redis and
@@ -22,12 +26,12 @@ func TestExamples(t *testing.T) {
 		"embedded": "embedded",
 	} {
 		t.Run(name, func(t *testing.T) {
-			proxy := start(t, settings{args: []string{"-upstream", upstream}})
+			proxy := start(t, settings{Args: []string{"-upstream", upstream}})
 			c := proxy.client(2)
 			want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 100)
 			for _, path := range examples(t) {
 				t.Run(filepath.Base(path), func(t *testing.T) {
-					if output, err := runScript(t.Context(), interpreter(t, path), path, "127.0.0.1", proxy.port()); err != nil {
+					if output, err := runScript(t.Context(), interpreter(t, path), path, "127.0.0.1", proxy.Port()); err != nil {
 						t.Fatalf("%v\n%s", err, output)
 					}
 				})
@@ -36,21 +40,82 @@ func TestExamples(t *testing.T) {
 				paid := want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "grace")[2].(string)
 				returned := want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "heidi")[2].(string)
 				wantResult(t, proxy, paid, "your order is being worked on\n")
+				results := subscriber(t, proxy, c)
 				want(t, 200, "CONFIRMED", c, "SECKILL.CONFIRM", paid, "order-1")
 				want(t, 200, "CANCELLED", c, "SECKILL.CANCEL", returned, "too late")
 				wantResult(t, proxy, paid, "your order is order-1\n")
 				wantResult(t, proxy, returned, "your reservation was cancelled: too late\n")
 				wantResult(t, proxy, "nothing", "there is no such reservation\n")
+				for _, want := range []string{paid + "\tCONFIRMED\torder-1", returned + "\tCANCELLED\t"} {
+					if !results.Scan() || results.Text() != want {
+						t.Errorf("results_subscribe.php prints %q, want %q (%v)", results.Text(), want, results.Err())
+					}
+				}
 			})
 		})
 	}
 }
 
-// wantResult wants what the page for a waiting customer shows.
+// wantResult wants what the page for a waiting customer shows, at once or in the
+// end.
 func wantResult(t *testing.T, proxy *sidecar, token, want string) {
 	t.Helper()
-	if got, err := runScript(t.Context(), "php", "../examples/php/result.php", "127.0.0.1", proxy.port(), token); err != nil || got != want {
+	if got, err := runScript(t.Context(), "php", "../examples/php/result.php", "127.0.0.1", proxy.Port(), token, "1"); err != nil || got != want {
 		t.Errorf("result.php prints %q, want %q (%v)", got, want, err)
+	}
+}
+
+// subscriber runs results_subscribe.php until the end of the test, and returns its
+// output. It has subscribed by then.
+func subscriber(t *testing.T, proxy *sidecar, c *redis.Client) *bufio.Scanner {
+	t.Helper()
+	subscribers := func() int64 {
+		n, err := c.PubSubNumSub(t.Context(), "seckill:results").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n["seckill:results"]
+	}
+	before := subscribers()
+	cmd := exec.CommandContext(t.Context(), "php", "../examples/php/results_subscribe.php", "127.0.0.1", proxy.Port(), "0")
+	output, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() }) // the test's context has ended it
+	eventually(t, "it has subscribed", func() bool { return subscribers() > before })
+	return bufio.NewScanner(output)
+}
+
+// TestWorkerStays has a worker that waits for orders: it confirms those that come,
+// cancels those that can't be, and goes on after the loss of its connection.
+func TestWorkerStays(t *testing.T) {
+	server := redistest.Start(t, redistest.Options{})
+	fixed := settings{Args: []string{"-upstream", server.Addr, "-listen", sidecartest.FreeAddress(t)}}
+	proxy := start(t, fixed)
+	c := proxy.client(2)
+	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 10)
+	worker := exec.CommandContext(t.Context(), "php", "../examples/php/worker.php", "127.0.0.1", proxy.Port(), "iphone", "w", "0")
+	if err := worker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = worker.Wait() }) // the test's context has ended it
+	settled := func(c *redis.Client, user string) []any {
+		token := want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", user)[2]
+		return do(t, c, "SECKILL.RESULT", token, "BLOCK", hangs.Milliseconds())
+	}
+	if got := settled(c, "alice"); got[1] != "CONFIRMED" || !strings.HasPrefix(got[3].(string), "order-") {
+		t.Errorf("alice's order: %v", got)
+	}
+	if got := settled(c, "nobody"); got[1] != "CANCELLED" || got[4] != "we do not deliver there" {
+		t.Errorf("an order that can't be: %v", got)
+	}
+	proxy.Kill()
+	if got := settled(start(t, fixed).client(2), "bob"); got[1] != "CONFIRMED" {
+		t.Errorf("after the sidecar was restarted: %v", got)
 	}
 }
 
@@ -61,7 +126,7 @@ func TestCheckoutOutlastsLoss(t *testing.T) {
 	for _, script := range []string{"buy.php", "buy_predis.php"} {
 		t.Run(script, func(t *testing.T) {
 			proxy := start(t, settings{})
-			between, c := startRelay(t, proxy.addr), proxy.client(2)
+			between, c := startRelay(t, proxy.Addr), proxy.client(2)
 			want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 10)
 			between.hold()
 			host, port, err := net.SplitHostPort(between.addr)
@@ -83,7 +148,7 @@ func TestCheckoutOutlastsLoss(t *testing.T) {
 
 			got := <-ended
 			token := want(t, 200, "REPLAYED", c, "SECKILL.BUY", "iphone", "alice", "ID", "checkout-alice")[2]
-			if want := fmt.Sprintf("alice\t200\tPENDING\t%s\n", token); got.err != nil || got.output != want {
+			if want := fmt.Sprintf("alice\tyours already, not paid yet\tPENDING\t%s\n", token); got.err != nil || got.output != want {
 				t.Errorf("it printed %q, want %q (%v)", got.output, want, got.err)
 			}
 		})
@@ -94,9 +159,9 @@ func TestCheckoutOutlastsLoss(t *testing.T) {
 // its words.
 func TestCheckoutSaysWhatIsWrong(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{Args: []string{"--requirepass", "geheim"}})
-	proxy := start(t, settings{args: []string{"-upstream", server.Addr}})
+	proxy := start(t, settings{Args: []string{"-upstream", server.Addr}})
 	for _, script := range []string{"buy.php", "buy_predis.php"} {
-		output, err := runScript(t.Context(), "php", "../examples/php/"+script, "127.0.0.1", proxy.port(), "iphone", "alice")
+		output, err := runScript(t.Context(), "php", "../examples/php/"+script, "127.0.0.1", proxy.Port(), "iphone", "alice")
 		if err == nil || !strings.Contains(output+err.Error(), "NOAUTH") {
 			t.Errorf("%s printed %q and ended with %v, want NOAUTH", script, output, err)
 		}

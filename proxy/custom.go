@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"seckill-proxy/commands"
 	"seckill-proxy/internal/resp"
@@ -127,7 +128,7 @@ func (s *session) connection() *commands.Connection {
 	key.Protocol = 0 // the control plane has its own
 	c := &s.custom
 	if c.conn == nil {
-		c.conn = new(commands.Connection)
+		c.conn = &commands.Connection{Probe: func(within time.Duration) { probe(s.client, within) }}
 	}
 	if c.backends != nil && c.backends.key == key {
 		return c.conn

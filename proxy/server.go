@@ -65,6 +65,7 @@ type Server struct {
 	ctx    context.Context // of everything that waits; ends when clients are cut
 	cancel context.CancelFunc
 
+	cut       atomic.Bool // what still runs is cut
 	drain     atomic.Bool // Shutdown has begun; set with mu held
 	mu        sync.Mutex
 	listeners []net.Listener
@@ -97,8 +98,11 @@ func New(limits Limits, target *upstream.Target, table *commands.Table,
 		client := target.Client(as.Identity, as.DB)
 		return &backend{open(client), client}
 	}, func(b *backend) {
-		b.client.Close() // first: it ends all waiting for Redis. Once more does no harm
+		if s.cut.Load() {
+			b.client.Close() // nothing waits for Redis any more
+		}
 		b.Close()
+		b.client.Close() // once more does no harm
 	})
 	s.lanes = newLeases(limits.Profiles, func(as upstream.Profile) *lanes {
 		return &lanes{shared: upstream.NewMux(target, as), scripts: upstream.NewMux(target, as)}
@@ -197,6 +201,7 @@ func (s *Server) Shutdown(ctx context.Context) {
 			session.cut()
 		}
 		s.mu.Unlock()
+		s.cut.Store(true)
 		s.backends.closeNow() // ends the wait of custom commands for Redis
 		s.lanes.closeNow()    // and that of forwarded ones
 	}

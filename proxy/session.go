@@ -32,9 +32,10 @@ type session struct {
 	end    context.CancelFunc
 
 	// Of serve alone.
-	run    gathered // commands for a shared lane, not yet submitted
-	alone  alone    // commands for link, not yet sent
-	rest   *rest    // the partial command under way, nil when there is none
+	cmd    resp.Command // the one that is being handled
+	run    gathered     // commands for a shared lane, not yet submitted
+	alone  alone        // commands for link, not yet sent
+	rest   *rest        // the partial command under way, nil when there is none
 	lanes  *lease[*lanes]
 	custom customSide
 	local  []byte   // replies of the sidecar's own, not yet written
@@ -146,10 +147,12 @@ func (s *session) consume(n int) error {
 		if !ok {
 			break
 		}
-		if err := s.handle(&cmd); err != nil {
+		s.cmd = cmd
+		if err := s.handle(&s.cmd); err != nil {
 			return err
 		}
 	}
+	s.cmd = resp.Command{} // it holds the reader's buffer
 	return s.beforeRead()
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -315,9 +316,11 @@ func (m *Mux) digest(scanner *resp.ReplyScanner, b []byte) error {
 	}
 	m.mu.Lock()
 	m.answered += answered
-	for len(m.flights) > 0 && m.flights[0].written <= m.answered {
-		m.flights = m.flights[1:]
+	landed := 0
+	for landed < len(m.flights) && m.flights[landed].written <= m.answered {
+		landed++
 	}
+	m.flights = slices.Delete(m.flights, 0, landed)
 	writer := m.mayWrite()
 	m.mu.Unlock()
 	if writer {

@@ -57,10 +57,7 @@ local wait = is_open and held_up(me, channel, name) or 0
 if is_open and wait == 0 then
   local fence = take(want, s, 1)
   if me ~= '' then served(me, others, want.ttl) end
-  -- One more may have room too.
-  if want.mode ~= 'exclusive' and redis.call('ZRANGE', line, 0, 0)[1] ~= me and not redis.call('GET', turn) then
-    pass(channel, name)
-  end
+  room_for_more(want, me, channel, name)
   return {'ACQUIRED', tonumber(fence), want.ttl, 1, 0}
 end
 

@@ -18,7 +18,7 @@ import (
 
 // Redis is killed while locks are taken, renewed and released. Whatever it finds
 // in its AOF afterwards has a TTL.
-func TestNoKeyWithoutTTLAfterACrash(t *testing.T) {
+func TestL5_NoKeyWithoutTTLAfterACrash(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{AppendOnly: true})
 	for round := range 3 {
 		rdb := server.Client(t)

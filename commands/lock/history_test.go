@@ -150,11 +150,16 @@ func (h *history) turn(client int, l *Locker, name, token string, ttl time.Durat
 		h.saw(client, as(mayAcquire), from, never)
 		h.saw(client, as(lapsed), from+ttl.Microseconds(), never)
 	case err != nil || got.Outcome != Acquired:
-		return // not executed, or in vain
+		time.Sleep(rand.N(ttl / 10)) // not executed, or in vain
+		return
 	default:
 		e.fence = got.Fence
 		h.saw(client, as(acquired), from, to)
-		time.Sleep(rand.N(ttl * 5 / 4))
+		hold := rand.N(ttl / 10)
+		if rand.IntN(8) == 0 {
+			hold += ttl
+		}
+		time.Sleep(hold)
 	}
 	lapses := e.fence + ttl.Microseconds()
 	from = clock()
@@ -182,7 +187,7 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{AppendOnly: true, Args: []string{"--appendfsync", "always"}})
 	rdb := redis.NewClient(&redis.Options{
 		Addr: server.Addr, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
-		DialTimeout: 100 * time.Millisecond, ReadTimeout: 150 * time.Millisecond, WriteTimeout: 150 * time.Millisecond,
+		DialTimeout: 100 * time.Millisecond, ReadTimeout: 300 * time.Millisecond, WriteTimeout: 300 * time.Millisecond,
 	})
 	t.Cleanup(func() { rdb.Close() })
 	const ttl = 200 * time.Millisecond
@@ -206,7 +211,7 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 		})
 	}
 	for round := range 6 {
-		time.Sleep(rand.N(300 * time.Millisecond))
+		time.Sleep(ttl + rand.N(2*ttl))
 		switch round % 3 {
 		case 0:
 			server.Pause()

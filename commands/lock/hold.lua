@@ -43,11 +43,12 @@ local function now_ms() return math.floor(now() / 1000) end
 local function read(token)
   local s = {left = redis.call('PTTL', lock)}
   if s.left == -2 then return s end
-  if redis.call('TYPE', lock).ok ~= 'string' then
+  s.value = redis.pcall('GET', lock)
+  if type(s.value) == 'table' then
+    if not string.find(s.value.err, '^WRONGTYPE') then error(s.value.err) end
     s.wrong = true
     return s
   end
-  s.value = redis.call('GET', lock)
   local r = redis.call('HMGET', record, 'token', 'mode', 'wakes', 'fence', 'depth', 'acquired_at', 'ttl_ms')
   s.known = r[1] == s.value
   s.mode = s.known and r[2] or 'exclusive'
@@ -134,7 +135,11 @@ local function take(want, s, depth, fence)
     return fence
   end
   if joins then
-    redis.call('ZREMRANGEBYSCORE', shares, '-inf', whole(now_ms()))
+    local lapsed = redis.call('ZRANGEBYSCORE', shares, '-inf', whole(now_ms()), 'LIMIT', 0, 100)
+    for _, gone in ipairs(lapsed) do
+      redis.call('HDEL', record, '=' .. gone)
+      redis.call('ZREM', shares, gone)
+    end
   else
     redis.call('DEL', shares)
   end
@@ -162,9 +167,17 @@ local function pass(channel, name)
   end
 end
 
+-- room_for_more gives the turn to the next sidecar when a lock was taken that may have
+-- room for one more. One that is first in line itself needs no message.
+local function room_for_more(want, me, channel, name)
+  if want.mode == 'exclusive' or redis.call('GET', turn) then return end
+  if redis.call('ZRANGE', line, 0, 0)[1] ~= me then pass(channel, name) end
+end
+
 -- held_up is how many milliseconds a sidecar has to let others go first at a lock
 -- that is open; 0: it may take it. me is '' for one that doesn't wait in line.
 local function held_up(me, channel, name)
+  if redis.call('EXISTS', turn, line) == 0 then return 0 end
   local whose = redis.call('GET', turn)
   if not whose then
     local first = redis.call('ZRANGE', line, 0, 0)[1]

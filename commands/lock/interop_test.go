@@ -28,16 +28,16 @@ func TestMutualExclusionOfEverybody(t *testing.T) {
 	var wait sync.WaitGroup
 
 	// enter is in the critical section what testdata/foreign.php is there.
-	enter := func(who string) {
-		if inside := must(rdb.Incr(ctx, "inside").Result())(t); inside != 1 {
-			t.Errorf("%s: %d inside", who, inside)
+	enter := func() error {
+		inside, err := rdb.Incr(ctx, "inside").Result()
+		if err != nil || inside != 1 {
+			return fmt.Errorf("%d inside: %w", inside, err)
 		}
 		count, err := rdb.Get(ctx, "count").Int()
 		if err != nil && !errors.Is(err, redis.Nil) {
-			t.Error(err)
+			return err
 		}
-		must(rdb.Set(ctx, "count", count+1, 0).Result())(t)
-		must(rdb.Decr(ctx, "inside").Result())(t)
+		return errors.Join(rdb.Set(ctx, "count", count+1, 0).Err(), rdb.Decr(ctx, "inside").Err())
 	}
 	parties := 0
 	party := func(who string, run func() error) {
@@ -65,7 +65,9 @@ func TestMutualExclusionOfEverybody(t *testing.T) {
 			if err := mutex.LockContext(ctx); err != nil {
 				return err
 			}
-			enter("redsync")
+			if err := enter(); err != nil {
+				return err
+			}
 			if unlocked, err := mutex.UnlockContext(ctx); err != nil || !unlocked {
 				return fmt.Errorf("unlocked %t: %w", unlocked, err)
 			}
@@ -79,7 +81,9 @@ func TestMutualExclusionOfEverybody(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			enter("redislock")
+			if err := enter(); err != nil {
+				return err
+			}
 			if err := lock.Release(ctx); err != nil {
 				return err
 			}
@@ -96,8 +100,13 @@ func TestMutualExclusionOfEverybody(t *testing.T) {
 					if err != nil || held.Outcome != Acquired {
 						return fmt.Errorf("acquired %+v: %w", held, err)
 					}
-					enter("a sidecar")
-					f.add(t, held)
+					if err := enter(); err != nil {
+						return err
+					}
+					if held.Fence <= f.last {
+						return fmt.Errorf("fence %d after %d", held.Fence, f.last)
+					}
+					f.last = held.Fence
 					if released, err := l.Release(ctx, "x", held.Token, nil); err != nil || released.Outcome != Released {
 						return fmt.Errorf("released %+v: %w", released, err)
 					}

@@ -13,12 +13,13 @@ import (
 )
 
 // This file is how a lock is kept for a connection (AUTO): it is renewed at a third
-// of its TTL for as long as the connection lives, but no longer than HoldMax.
+// of its TTL for as long as the connection lives, but no longer than it may
+// be held in all.
 
 // Tie says that a lock is to be kept for a connection.
 type Tie struct {
 	Of      *Ties
-	HoldMax time.Duration // for how long at most; 0: Options.HoldMax
+	HoldMax time.Duration // for how long at most; 0: Options.Hold
 
 	inner bool // the connection is one of AcquireAll's own
 }
@@ -36,7 +37,7 @@ func (t *Tie) max(o Options) time.Duration {
 	if t.HoldMax > 0 {
 		return t.HoldMax
 	}
-	return o.HoldMax
+	return o.Hold
 }
 
 // holdKey is what a hold is found by when its token is released.

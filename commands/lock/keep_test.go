@@ -65,10 +65,10 @@ func TestAKeptLockOutlivesItsTTL(t *testing.T) {
 	rdb := redistest.Start(t, redistest.Options{}).Client(t)
 	l := newLocker(t, rdb, observe(&o))
 	var ties Ties
-	const ttl = 150 * time.Millisecond
+	const ttl = 600 * time.Millisecond
 	held := keepFor(t, l, &ties, "x", "", ttl, 0)
 	expect(t, held, Result{Acquired, held.Token, held.Fence, ttl, 1})
-	time.Sleep(4 * ttl)
+	time.Sleep(2 * ttl)
 	expect(t, check(t, l, "x", held.Token), Result{Held, held.Token, held.Fence, ttl, 1})
 	if ties.Empty() || !ties.Need(l) {
 		t.Fatal("nothing is tied")
@@ -124,7 +124,7 @@ func TestHoldMaxEndsAKeptLock(t *testing.T) {
 	rdb := redistest.Start(t, redistest.Options{}).Client(t)
 	l := newLocker(t, rdb, observe(&o))
 	var ties Ties
-	const ttl, most = 60 * time.Millisecond, 200 * time.Millisecond
+	const ttl, most = time.Second, 2 * time.Second
 	began := time.Now()
 	held := keepFor(t, l, &ties, "x", "", ttl, most)
 	waitGone(t, rdb, "lock:x")
@@ -211,10 +211,10 @@ func TestKeptLocksAreBounded(t *testing.T) {
 func TestLongHolds(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, s *store) {
 		var o observed
-		l := newLocker(t, s.rdb, observe(&o))
-		release(t, l, "x", acquire(t, l, "x", "", minute).Token)
-		held := acquire(t, l, "x", "", 300*time.Millisecond)
-		time.Sleep(160 * time.Millisecond)
+		l := newLocker(t, s.rdb, observe(&o), func(o *Options) { o.LongHoldPercent = 1 })
+		release(t, l, "x", acquire(t, l, "x", "", time.Hour).Token)
+		held := acquire(t, l, "x", "", 10*time.Second)
+		time.Sleep(110 * time.Millisecond)
 		release(t, l, "x", held.Token)
 		if o.long != 1 {
 			t.Fatalf("%d long holds, want 1", o.long)

@@ -35,9 +35,9 @@ import "seckill-proxy/sharding"
 //
 // A Redis ACL user needs, for all of LOCK.*:
 //
-//	~lock:* ~lockmeta:* &lockmeta:* +evalsha +eval +pttl +type +get +set +time
+//	~lock:* ~lockmeta:* &lockmeta:* +evalsha +eval +pttl +get +set +time
 //	+hmget +hget +hset +hdel +pexpire +del +exists +zadd +zrem +zrange +zcard
-//	+zscore +zcount +zrangebyscore +zremrangebyscore +publish +subscribe +ping
+//	+zscore +zcount +zrangebyscore +publish +subscribe +ping
 //	+wait (for SYNC) +scan (for LOCK.LIST)
 //
 // ("~lock*" says the same of the keys in one pattern.) Without the right to the

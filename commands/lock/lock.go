@@ -5,6 +5,10 @@
 // An exclusive lock is an ordinary Redis string with a TTL, so code that locks
 // with SET NX PX and this package exclude each other. What more is known about a
 // hold stands in companion keys of the same slot; keys.go lists them.
+//
+// Who waits stands in a queue (queue.go), a lock can be kept for a connection
+// (keep.go), several can be taken at once (multi.go), and all that can be on most of
+// several independent servers instead of one (quorum.go).
 package lock
 
 import (
@@ -84,8 +88,9 @@ const (
 // Locker takes, keeps and gives back locks in one database, with the rights of
 // one user. It is safe for concurrent use.
 //
-// Errors of its methods are ErrReservedName, or those of script.Script.Run: a
-// redis.Error, or one that wraps script.ErrNotExecuted or script.ErrUncertain.
+// Errors of its methods are ErrReservedName, ErrQuorum, or those of
+// script.Script.Run: a redis.Error, or one that wraps script.ErrNotExecuted, as
+// ErrBusy does, or script.ErrUncertain.
 type Locker struct {
 	rdb  redis.UniversalClient // of the database that LOCK.LIST and waiting are about; nil for independent servers
 	at   servers               // where locks are

@@ -110,7 +110,7 @@ func TestCompanionRecord(t *testing.T) {
 }
 
 // A lock that lapsed and was taken by another isn't given back by who had it.
-func TestReleaseAfterExpiryLeavesTheNextHolder(t *testing.T) {
+func TestL1_ReleaseAfterExpiryLeavesTheNextHolder(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, s *store) {
 		l := locker(s.rdb)
 		first := acquire(t, l, "x", "", 100*time.Millisecond)
@@ -125,7 +125,7 @@ func TestReleaseAfterExpiryLeavesTheNextHolder(t *testing.T) {
 	})
 }
 
-func TestRenewalBringsNoLockBack(t *testing.T) {
+func TestL6_RenewalBringsNoLockBack(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, s *store) {
 		l := locker(s.rdb)
 		held := acquire(t, l, "x", "", 50*time.Millisecond)
@@ -137,7 +137,7 @@ func TestRenewalBringsNoLockBack(t *testing.T) {
 	})
 }
 
-func TestScriptFlushGoesUnnoticed(t *testing.T) {
+func TestL7_ScriptFlushGoesUnnoticed(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, s *store) {
 		l := locker(s.rdb)
 		flush := func() { must(s.rdb.ScriptFlush(t.Context()).Result())(t) }
@@ -158,7 +158,7 @@ var oddNames = []string{
 	strings.Repeat("n", 256), "*", "held:x",
 }
 
-func TestOddNamesAndTokens(t *testing.T) {
+func TestL8_OddNamesAndTokens(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, s *store) {
 		l := locker(s.rdb)
 		for i, name := range oddNames {
@@ -208,7 +208,7 @@ func FuzzKeysShareASlot(f *testing.F) {
 }
 
 // A key that isn't a lock is called what it is, and left alone.
-func TestKeysThatAreNoLocks(t *testing.T) {
+func TestL9_KeysThatAreNoLocks(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, s *store) {
 		l, ctx := locker(s.rdb), t.Context()
 
@@ -322,7 +322,7 @@ func TestOptions(t *testing.T) {
 		"no queue":     with(func(o *Options) { o.QueueMax = 0 }),
 		"no names":     with(func(o *Options) { o.NamesMax = 0 }),
 		"none kept":    with(func(o *Options) { o.AutoMax = 0 }),
-		"no hold":      with(func(o *Options) { o.HoldMax = 0 }),
+		"no hold":      with(func(o *Options) { o.Hold = 0 }),
 		"no SYNC":      with(func(o *Options) { o.SyncTimeout = 0 }),
 		"percent":      with(func(o *Options) { o.LongHoldPercent = 101 }),
 	}
@@ -362,8 +362,8 @@ func TestFullRedis(t *testing.T) {
 func TestRightsOfAnACLUser(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})
 	rdb, ctx := server.Client(t), t.Context()
-	commands := strings.Fields("+evalsha +eval +pttl +type +get +set +time +hmget +hget +hset +hdel +pexpire +del +exists +zadd +zrem " +
-		"+zrange +zcard +zscore +zcount +zrangebyscore +zremrangebyscore +publish +subscribe +ping +wait +scan")
+	commands := strings.Fields("+evalsha +eval +pttl +get +set +time +hmget +hget +hset +hdel +pexpire +del +exists +zadd +zrem " +
+		"+zrange +zcard +zscore +zcount +zrangebyscore +publish +subscribe +ping +wait +scan")
 	user := func(name string, rules ...string) *Locker {
 		args := []any{"ACL", "SETUSER", name, "on", ">pw"}
 		for _, rule := range append(rules, commands...) {

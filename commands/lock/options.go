@@ -22,8 +22,8 @@ type Options struct {
 	QueueMax int
 	// NamesMax is how many locks can be taken at once.
 	NamesMax int
-	// HoldMax is for how long a lock is kept for a connection that doesn't say.
-	HoldMax time.Duration
+	// Hold is for how long at most a lock is kept for a connection that doesn't say.
+	Hold time.Duration
 	// AutoMax is how many locks are kept for one connection at a time.
 	AutoMax int
 	// LongHoldPercent is the part of its TTL for which a lock may be held
@@ -71,7 +71,7 @@ func DefaultOptions() Options {
 	return Options{
 		Prefix: "lock:", CompanionPrefix: "lockmeta:", TTLMax: 24 * time.Hour,
 		WaitMax: time.Hour, QueueMax: 10_000, NamesMax: 64,
-		HoldMax: 10 * time.Minute, AutoMax: 128, LongHoldPercent: 50, SyncTimeout: time.Second,
+		Hold: 10 * time.Minute, AutoMax: 128, LongHoldPercent: 50, SyncTimeout: time.Second,
 	}
 }
 
@@ -93,8 +93,8 @@ func (o Options) Validate() error {
 		return fmt.Errorf("longest TTL %s: must be a positive whole number of milliseconds", o.TTLMax)
 	case o.WaitMax < time.Millisecond, o.WaitMax%time.Millisecond != 0:
 		return fmt.Errorf("longest wait %s: must be a positive whole number of milliseconds", o.WaitMax)
-	case o.HoldMax < time.Millisecond, o.SyncTimeout < time.Millisecond:
-		return fmt.Errorf("longest hold %s, time for replicas %s: must be at least a millisecond", o.HoldMax, o.SyncTimeout)
+	case o.Hold < time.Millisecond, o.SyncTimeout < time.Millisecond:
+		return fmt.Errorf("longest hold %s, time for replicas %s: must be at least a millisecond", o.Hold, o.SyncTimeout)
 	case o.QueueMax < 1, o.NamesMax < 1, o.AutoMax < 1:
 		return fmt.Errorf("%d waiters, %d names, %d kept locks: must be positive", o.QueueMax, o.NamesMax, o.AutoMax)
 	case o.LongHoldPercent < 0 || o.LongHoldPercent > 100:

@@ -20,7 +20,7 @@ type cluster struct {
 	nodes   []*redis.Client
 }
 
-const nodeTimeout = 100 * time.Millisecond
+const nodeTimeout = 250 * time.Millisecond
 
 func startNodes(t *testing.T, n int) *cluster {
 	c := &cluster{}

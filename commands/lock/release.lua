@@ -56,12 +56,13 @@ if s.left ~= -2 then
     lengthen(s.value)
   else
     redis.call('DEL', lock, record, shares)
+    s = {left = -2}
   end
 end
 
 -- Who is next?
 if waiters == 0 then redis.call('ZREM', line, me) end
-local after = read(want.token)
+local after = s.left == -2 and s or read(want.token)
 if want.token == '' or after.mine or not open(after, want) then
   if (after.left == -2 or after.known and after.mode ~= 'exclusive') and not redis.call('GET', turn) then pass(channel, name) end
   return answer
@@ -86,5 +87,6 @@ else
   elseif head[1] ~= me and head[2] ~= me then
     join(me, want.ttl)
   end
+  room_for_more(want, me, channel, name)
 end
 return answer

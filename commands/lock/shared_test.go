@@ -92,6 +92,25 @@ func TestASharesEnd(t *testing.T) {
 	})
 }
 
+// What is known of shares that lapsed is forgotten while others last.
+func TestLapsedSharesLeaveNothing(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, s *store) {
+		l := newLocker(t, s.rdb)
+		acquireAs(t, l, Shared, 0, "long", minute)
+		for i := range 5 {
+			acquireAs(t, l, Shared, 0, fmt.Sprint(i), 20*time.Millisecond)
+		}
+		k := must(l.keys("x"))(t)
+		eventually(t, "only the new one and the long one are there", func() bool {
+			release(t, l, "x", acquireAs(t, l, Shared, 0, "new", minute).Token)
+			fields := must(s.rdb.HKeys(t.Context(), k.record).Result())(t)
+			shares := must(s.rdb.ZRange(t.Context(), k.shares, 0, -1).Result())(t)
+			fields = slices.DeleteFunc(fields, func(f string) bool { return f[0] != '=' })
+			return slices.Equal(fields, []string{"=long"}) && slices.Equal(shares, []string{"long"})
+		})
+	})
+}
+
 // Those who share don't keep an exclusive waiter out for ever, and come in together
 // after it.
 func TestSharedAndExclusiveWaiters(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -28,6 +29,7 @@ type Audit struct {
 	RecordedCancelled, RecordedExpired int64
 	RecordedOrders                     int64
 	RecordedBuyers, RecordedQueue      int64 // users with a mark, entries of the queue
+	Partial                            bool  // the records of a shard were not compared
 	Differences                        int64 // in all
 	Named                              []Difference
 }
@@ -50,24 +52,26 @@ func (a *Audit) differ(what string, expected, found int64) {
 	}
 }
 
-// Audit computes both sides, each shard's in one step; found is false when nothing
-// of such a sale is there. Redis serves nobody else meanwhile, for some 10 to 20
-// microseconds per reservation of the shard.
+// Audit computes both sides, each shard's of one moment; found is false when nothing
+// of such a sale is there. A shard with up to Options.AuditOrdersMax reservations is
+// read in one step. One with more is read in parts, again and again if something
+// happens to it meanwhile; if that doesn't end, the audit is Partial: the counters
+// and what moves between shards were compared, the records of that shard weren't.
+// The Store holds some 500 bytes per reservation of one shard meanwhile.
 func (s *Store) Audit(ctx context.Context, sku string) (audit Audit, found bool, err error) {
-	const all = 1 << 53
-	return s.auditUpTo(ctx, sku, all)
+	return s.audit(ctx, sku, true)
 }
 
-// auditUpTo is Audit that reads the records only of sales with so many
-// reservations at most.
-func (s *Store) auditUpTo(ctx context.Context, sku string, ordersMax int64) (audit Audit, found bool, err error) {
+// audit is Audit that leaves out what can't be read in one step unless it is to be
+// read in parts.
+func (s *Store) audit(ctx context.Context, sku string, parts bool) (audit Audit, found bool, err error) {
 	const tries = 3
 	for range tries {
 		known, indexed, err := s.auditedSale(ctx, sku)
 		if err != nil {
 			return Audit{}, false, unlessAbsent(err)
 		}
-		audit, found, err := s.auditOnce(ctx, sku, known, indexed, ordersMax)
+		audit, found, err := s.auditOnce(ctx, sku, known, indexed, parts)
 		if err != nil || audit.Differences == 0 {
 			return audit, found, err
 		}
@@ -80,12 +84,18 @@ func (s *Store) auditUpTo(ctx context.Context, sku string, ordersMax int64) (aud
 }
 
 // auditOnce audits all shards of a sale, and what they are to each other.
-func (s *Store) auditOnce(ctx context.Context, sku string, known localcache.Sale, indexed bool, ordersMax int64) (audit Audit, found bool, err error) {
+func (s *Store) auditOnce(ctx context.Context, sku string, known localcache.Sale, indexed bool, parts bool) (audit Audit, found bool, err error) {
 	ids := make([]string, known.Shards)
 	there := make([]bool, known.Shards)
 	for shard := range known.Shards {
-		if ids[shard], there[shard], err = s.auditShard(ctx, sku, known, shard, ordersMax, &audit); err != nil {
+		tag := shardTag(sku, shard, known.Shards)
+		shot, err := s.takeSnapshot(ctx, s.keys(sku, tag), s.AuditOrdersMax, parts)
+		if err != nil {
 			return Audit{}, false, err
+		}
+		if there[shard] = !shot.nothing(); there[shard] {
+			ids[shard] = shot.sale["sale_id"]
+			audit.auditShard(shot, s.keys(sku, tag), tokenPrefix(sku, tag))
 		}
 		found = found || there[shard]
 	}
@@ -153,43 +163,6 @@ func isRefusedRight(err error) bool {
 	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "NOAUTH")
 }
 
-// auditShard audits a shard by itself, adds what it has to the sale's audit, and
-// returns of which sale it is.
-func (s *Store) auditShard(ctx context.Context, sku string, known localcache.Sale, shard int, ordersMax int64, audit *Audit) (id string, found bool, err error) {
-	tag := shardTag(sku, shard, known.Shards)
-	r := read(auditScript.Run(ctx, s.rdb, s.keys(sku, tag).all(), tokenPrefix(sku, tag), AuditMax, ordersMax))
-	if !r.more() {
-		return "", false, r.err
-	}
-	id = r.text()
-	r.number() // version
-	add := func(total *int64) { *total += r.number() }
-	add(&audit.Stock)
-	add(&audit.Restocked)
-	received := r.number()
-	audit.InTransit += r.number() - received
-	add(&audit.Available)
-	add(&audit.Pending)
-	add(&audit.Confirmed)
-	add(&audit.Cancelled)
-	add(&audit.Expired)
-	add(&audit.Orders)
-	add(&audit.RecordedPending)
-	add(&audit.RecordedConfirmed)
-	add(&audit.RecordedCancelled)
-	add(&audit.RecordedExpired)
-	add(&audit.RecordedOrders)
-	add(&audit.RecordedBuyers)
-	add(&audit.RecordedQueue)
-	differences := r.number()
-	before := audit.Differences
-	for r.more() {
-		audit.differ(r.text(), r.number(), r.number())
-	}
-	audit.Differences = before + differences
-	return id, true, r.err
-}
-
 // auditTransfers compares what shards have sent with what others have received.
 // Of deliveries that are seen to be wrong only those count that were so at one
 // moment, with nothing moving: as long as units move there is nothing to compare.
@@ -206,6 +179,7 @@ func (s *Store) auditTransfers(ctx context.Context, sku string, known localcache
 		}
 		if sameVersions(first, second) {
 			auditJournals(second, audit)
+			auditFields(second, audit)
 			return nil
 		}
 	}
@@ -242,7 +216,7 @@ func sameVersions(a, b []map[string]string) bool {
 // shards one delivery at most is under way, and what is under way in all is what
 // has been sent and not received.
 func auditJournals(shards []map[string]string, audit *Audit) {
-	var underWay, difference int64
+	var moving, difference int64
 	for from, journal := range shards {
 		difference += number(journal["sent"]) - number(journal["received"])
 		for field, value := range journal {
@@ -260,7 +234,7 @@ func auditJournals(shards []map[string]string, audit *Audit) {
 			switch number(sent) {
 			case has:
 			case has + 1:
-				underWay += number(units)
+				moving += number(units)
 			default:
 				audit.differ(fmt.Sprintf("number of the last delivery from shard %d to shard %d", from, to), number(sent), has)
 			}
@@ -274,8 +248,40 @@ func auditJournals(shards []map[string]string, audit *Audit) {
 			}
 		}
 	}
-	if underWay != difference {
-		audit.differ("units in transit: sent - received", underWay, difference)
+	if moving != difference {
+		audit.differ("units in transit: sent - received", moving, difference)
+	}
+}
+
+// sameFields are those that all shards of a sale have alike.
+var sameFields = []string{"secret", "shards", "total", "limit", "pay_ttl", "rate_count", "rate_window"}
+
+// auditFields compares what shards of one sale must have alike. The window is
+// changed in one shard after the other, but each change has a number.
+func auditFields(shards []map[string]string, audit *Audit) {
+	first, stock := shards[0], int64(0)
+	for _, fields := range shards {
+		if fields["sale_id"] == "" || fields["sale_id"] != first["sale_id"] {
+			return // which is named already
+		}
+	}
+	for shard, fields := range shards {
+		stock += number(fields["stock"])
+		names := sameFields
+		if fields["window"] == first["window"] {
+			names = append(slices.Clone(names), "open_at", "close_at")
+		}
+		for _, name := range names {
+			if fields[name] != first[name] {
+				audit.differ(fmt.Sprintf("field '%s' of shard %d is that of shard 0", name, shard), 1, 0)
+			}
+		}
+		if fields["shard"] != strconv.Itoa(shard) {
+			audit.differ(fmt.Sprintf("field 'shard' of shard %d", shard), int64(shard), number(fields["shard"]))
+		}
+	}
+	if total := number(first["total"]); total != stock {
+		audit.differ("stock of all shards", total, stock)
 	}
 }
 

@@ -135,13 +135,15 @@ func TestAHalfCreationIsFinished(t *testing.T) {
 			created := must[Created](t)(s.Create(t.Context(), Sale{SKU: sku, Stock: 5, Shards: 2, Limit: 9}))
 			equal(t, "created", created, Created{Exists: true, Shards: shards})
 		},
-		"info": func(t *testing.T, s *Store, sku string) { equal(t, "available", infoOf(t, s, sku).Available, units) },
+		"info":  func(t *testing.T, s *Store, sku string) { equal(t, "available", infoOf(t, s, sku).Available, units) },
 		"audit": func(t *testing.T, s *Store, sku string) { equal(t, "available", clean(t, s, sku).Available, units) },
 		"restock": func(t *testing.T, s *Store, sku string) {
 			equal(t, "restocked", must[Restock](t)(s.Restock(t.Context(), sku, -units, "")), Restock{Restocked, 0})
 			equal(t, "restocked", must[Restock](t)(s.Restock(t.Context(), sku, units, "")), Restock{Restocked, units})
 		},
-		"open": func(t *testing.T, s *Store, sku string) { equal(t, "found", must[bool](t)(s.Open(t.Context(), sku)), true) },
+		"open": func(t *testing.T, s *Store, sku string) {
+			equal(t, "found", must[bool](t)(s.Open(t.Context(), sku)), true)
+		},
 		"find": func(t *testing.T, s *Store, sku string) {
 			tokens, found, err := s.Find(t.Context(), sku, "u")
 			if err != nil || !found || len(tokens) != 0 {

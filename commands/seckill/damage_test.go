@@ -322,3 +322,176 @@ func TestKeysOfAnotherTypeStopPurchasesBeforeTheyBegin(t *testing.T) {
 		})
 	}
 }
+
+// newDamagedShards is a sale of three shards, for a test to damage: a delivery from
+// shard 0 to shard 1 has arrived, one from shard 0 to shard 2 is under way, and there
+// are a pending and a confirmed reservation.
+func newDamagedShards(t *testing.T, rdb *redis.Client, sku string) *damaged {
+	d := &damaged{Store: newQuietStore(t, rdb, Options{}), t: t, rdb: rdb}
+	d.keys = shardKeys(d.Store, sku, 1, 3)
+	sell(t, d.Store, Sale{SKU: sku, Stock: 90, Limit: 50, Shards: 3, PayTTL: 1_000_000})
+	d.pending = reserve(t, d.Store, Purchase{SKU: sku, User: userOf(1, 3), Qty: 40})
+	d.confirmed = reserve(t, d.Store, Purchase{SKU: sku, User: userOf(2, 3), Qty: 3})
+	must[Settlement](t)(d.Confirm(t.Context(), d.confirmed, "o"))
+	send(t, d.Store, sku, knownSale(t, d.Store, sku), 0, 2, 0, 4)
+	equal(t, "in transit", clean(t, d.Store, sku).InTransit, 8)
+	return d
+}
+
+func TestAuditNamesDamageBetweenShards(t *testing.T) {
+	t.Parallel()
+	type names = []string // what is expected, and found
+	cases := []struct {
+		name  string
+		plant func(d *damaged, sale [3]string)
+		want  func(d *damaged, sale [3]string) names
+	}{
+		{"received more", func(d *damaged, sale [3]string) { d.do("HINCRBY", sale[1], "received", 2) }, func(*damaged, [3]string) names {
+			return names{"available + pending + confirmed: 47, 45", "counter 'available': 7, 5", "units in transit: sent - received: 8, 6"}
+		}},
+		{"sent less", func(d *damaged, sale [3]string) { d.do("HINCRBY", sale[0], "sent", -1) }, func(*damaged, [3]string) names {
+			return names{"available + pending + confirmed: 8, 7", "counter 'available': 8, 7", "units in transit: sent - received: 8, 7"}
+		}},
+		{"sent to nobody", func(d *damaged, sale [3]string) {
+			d.do("HINCRBY", sale[0], "sent", 3)
+			d.do("HINCRBY", sale[0], "available", -3)
+		}, func(*damaged, [3]string) names { return names{"units in transit: sent - received: 8, 11"} }},
+		{"received from nobody", func(d *damaged, sale [3]string) {
+			d.do("HINCRBY", sale[2], "received", 8)
+			d.do("HINCRBY", sale[2], "available", 8)
+		}, func(*damaged, [3]string) names { return names{"units in transit: sent - received: 8, 0"} }},
+		{"taken in and not counted", func(d *damaged, sale [3]string) { d.do("HSET", sale[2], "from:0", 1) }, func(*damaged, [3]string) names {
+			return names{"units in transit: sent - received: 0, 8"}
+		}},
+		{"units of a delivery", func(d *damaged, sale [3]string) { d.do("HSET", sale[0], "to:2", "1:9") }, func(*damaged, [3]string) names {
+			return names{"units in transit: sent - received: 9, 8"}
+		}},
+		{"delivery under way lost", func(d *damaged, sale [3]string) { d.do("HDEL", sale[0], "to:2") }, func(*damaged, [3]string) names {
+			return names{"units in transit: sent - received: 0, 8"}
+		}},
+		{"delivery that arrived lost", func(d *damaged, sale [3]string) { d.do("HDEL", sale[0], "to:1") }, func(*damaged, [3]string) names {
+			return names{"sender of the delivery from:0 of shard 1: 1, 0"}
+		}},
+		{"number too large", func(d *damaged, sale [3]string) { d.do("HSET", sale[0], "to:1", "3:15") }, func(*damaged, [3]string) names {
+			return names{"number of the last delivery from shard 0 to shard 1: 3, 1"}
+		}},
+		{"number too small", func(d *damaged, sale [3]string) { d.do("HSET", sale[0], "to:1", "0:15") }, func(*damaged, [3]string) names {
+			return names{"number of the last delivery from shard 0 to shard 1: 0, 1"}
+		}},
+		{"receiver forgets", func(d *damaged, sale [3]string) { d.do("HDEL", sale[1], "from:0") }, func(*damaged, [3]string) names {
+			return names{"units in transit: sent - received: 23, 8"}
+		}},
+		{"receiver unknown", func(d *damaged, sale [3]string) { d.do("HSET", sale[1], "to:7", "1:5") }, func(*damaged, [3]string) names {
+			return names{"receiver of the delivery to:7 of shard 1: 1, 0"}
+		}},
+		{"sender unknown", func(d *damaged, sale [3]string) { d.do("HSET", sale[1], "from:x", "1") }, func(*damaged, [3]string) names {
+			return names{"sender of the delivery from:x of shard 1: 1, 0"}
+		}},
+		{"received unreadable", func(d *damaged, sale [3]string) { d.do("HSET", sale[0], "received", "-1") }, func(*damaged, [3]string) names {
+			return names{"readable field 'received' of the sale: 1, 0", "units in transit: sent - received: 8, 9"}
+		}},
+		{"sent missing", func(d *damaged, sale [3]string) { d.do("HDEL", sale[0], "sent") }, func(*damaged, [3]string) names {
+			return names{"available + pending + confirmed: 30, 7", "counter 'available': 30, 7",
+				"readable field 'sent' of the sale: 1, 0", "units in transit: sent - received: 8, -15"}
+		}},
+		{"expired", func(d *damaged, sale [3]string) { d.do("HINCRBY", sale[1], "expired", 1) }, func(*damaged, [3]string) names {
+			return names{"counter 'expired': 0, 1"}
+		}},
+		{"stock moved by hand", func(d *damaged, sale [3]string) {
+			d.do("HINCRBY", sale[1], "stock", 1)
+			d.do("HINCRBY", sale[1], "available", 1)
+		}, func(*damaged, [3]string) names { return names{"stock of all shards: 90, 91"} }},
+		{"deadline of an order", func(d *damaged, _ [3]string) { d.record(d.pending, ",0,1,0,0,0:", "0,0,1,0,0,0:") }, func(d *damaged, _ [3]string) names {
+			return names{"deadline of order " + d.pending + ": 1, 0"}
+		}},
+		{"sale_id", func(d *damaged, sale [3]string) { d.do("HSET", sale[1], "sale_id", "x") }, func(*damaged, [3]string) names {
+			return names{"sale_id of shard 1 is that of shard 0: 1, 0"}
+		}},
+		{"limit", func(d *damaged, sale [3]string) { d.do("HSET", sale[2], "limit", 49) }, func(*damaged, [3]string) names {
+			return names{"field 'limit' of shard 2 is that of shard 0: 1, 0"}
+		}},
+		{"total", func(d *damaged, sale [3]string) { d.do("HSET", sale[2], "total", 91) }, func(*damaged, [3]string) names {
+			return names{"field 'total' of shard 2 is that of shard 0: 1, 0"}
+		}},
+		{"rate", func(d *damaged, sale [3]string) { d.do("HSET", sale[1], "rate_count", 1) }, func(*damaged, [3]string) names {
+			return names{"field 'rate_count' of shard 1 is that of shard 0: 1, 0"}
+		}},
+		{"time to pay", func(d *damaged, sale [3]string) { d.do("HSET", sale[1], "pay_ttl", 1_000_001) }, func(d *damaged, _ [3]string) names {
+			return names{"deadline of order " + d.pending + ": 1, 0", "field 'pay_ttl' of shard 1 is that of shard 0: 1, 0"}
+		}},
+		{"number of a shard", func(d *damaged, sale [3]string) { d.do("HSET", sale[1], "shard", 2) }, func(*damaged, [3]string) names {
+			return names{"field 'shard' of shard 1: 1, 2"}
+		}},
+		{"window", func(d *damaged, sale [3]string) { d.do("HSET", sale[1], "close_at", 5) }, func(*damaged, [3]string) names {
+			return names{"field 'close_at' of shard 1 is that of shard 0: 1, 0"}
+		}},
+		{"window half decided, which is no damage", func(d *damaged, sale [3]string) {
+			d.do("HSET", sale[0], "close_at", 5, "window", 1)
+		}, func(*damaged, [3]string) names { return nil }},
+		{"shard 1", func(d *damaged, _ [3]string) { d.do("DEL", d.keys.sale, d.keys.buyers, d.keys.orders, d.keys.queue) }, func(_ *damaged, sale [3]string) names {
+			return names{"shard 1, key " + sale[1] + ": 1, 0"}
+		}},
+		{"sale of shard 1", func(d *damaged, sale [3]string) { d.do("DEL", sale[1]) }, func(_ *damaged, sale [3]string) names {
+			return names{"key " + sale[1] + ": 1, 0", "sale_id of shard 1 is that of shard 0: 1, 0"}
+		}},
+		{"sale of shard 0", func(d *damaged, sale [3]string) { d.do("DEL", sale[0]) }, func(_ *damaged, sale [3]string) names {
+			return names{"sender of the delivery from:0 of shard 1: 1, 0", "shard 0, key " + sale[0] + ": 1, 0",
+				"units in transit: sent - received: 0, -15"}
+		}},
+		{"index", func(d *damaged, _ [3]string) { d.do("DEL", d.indexKey()) }, func(*damaged, [3]string) names {
+			return names{"entry in seckill:sales: 1, 0"}
+		}},
+	}
+	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
+		for i, c := range cases {
+			sku := fmt.Sprint("sku", i)
+			d := newDamagedShards(t, rdb, sku)
+			var sale [3]string
+			for shard := range sale {
+				sale[shard] = shardKeys(d.Store, sku, shard, 3).sale
+			}
+			c.plant(d, sale)
+			audit, found, err := d.Audit(t.Context(), sku)
+			if err != nil || !found {
+				t.Fatalf("%s: found %v, %v", c.name, found, err)
+			}
+			var got names
+			for _, difference := range audit.Named {
+				got = append(got, fmt.Sprintf("%s: %d, %d", difference.What, difference.Expected, difference.Found))
+			}
+			slices.Sort(got)
+			if want := c.want(d, sale); !slices.Equal(got, want) || audit.Differences != int64(len(want)) {
+				t.Errorf("%s: %d differences\n got %q\nwant %q", c.name, audit.Differences, got, want)
+			}
+		}
+	})
+}
+
+// A sale that is dropped while it is audited is gone, and not damaged.
+func TestAuditDuringDrops(t *testing.T) {
+	t.Parallel()
+	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, s := t.Context(), newQuietStore(t, rdb, Options{})
+		client := connect(t, rdb.Options().Addr)
+		probe := newProbe(client)
+		auditor := newQuietStore(t, client, Options{})
+		for _, again := range []bool{false, true} {
+			for trips, reached := 1, true; reached; trips++ {
+				sku := fmt.Sprint("sku", again, trips)
+				sell(t, s, Sale{SKU: sku, Stock: 90, Shards: 3})
+				reached = false
+				probe.interrupt(trips, func() {
+					reached = true
+					must[Dropped](t)(s.Drop(ctx, sku, true))
+					if again {
+						sell(t, s, Sale{SKU: sku, Stock: 50, Shards: 4})
+					}
+				})
+				audit, _, err := auditor.Audit(ctx, sku)
+				if err != nil || audit.Differences != 0 {
+					t.Fatalf("dropped after %d calls: %+v, %v", trips, audit, err)
+				}
+			}
+		}
+	})
+}

@@ -50,35 +50,22 @@ func (s *Store) Drop(ctx context.Context, sku string, force bool) (Dropped, erro
 	if err := s.mayRemove(ctx, sku); err != nil {
 		return Dropped{}, err
 	}
-	var pending int64
-	for shard := range found.Shards {
-		outcome, units, err := s.move(ctx, sku, found.id, shard, found.Shards, "", dropping, force)
-		if err != nil {
-			return Dropped{}, err
-		}
-		pending += units
-		if outcome == StillOpen || outcome == StillPending {
-			return s.undrop(ctx, found, shard, outcome)
-		}
-	}
-	outcome, _, err := s.move(ctx, sku, found.id, 0, found.Shards, dropping, removing, false)
+	d := &drop{Store: s, sale: found, force: force, ids: make([]string, found.Shards)}
+	refusal, err := d.begin(ctx)
 	if err != nil {
 		return Dropped{}, err
 	}
-	if outcome == selling {
-		return Dropped{}, errDropsMeet
+	if refusal != "" {
+		s.cache.Event(sku)
+		pending, err := d.counted(ctx)
+		return Dropped{Outcome: refusal, Pending: pending}, err
 	}
-	for shard := found.Shards - 1; shard >= 0; shard-- {
-		if _, err := s.removeShard(ctx, sku, found.id, shard, found.Shards); err != nil {
-			return Dropped{}, err
-		}
+	if err := d.finish(ctx); err != nil {
+		return Dropped{}, err
 	}
 	s.announce(ctx, sku)
-	return Dropped{Outcome: Removed, Pending: pending}, nil
+	return Dropped{Outcome: Removed, Pending: d.pending}, nil
 }
-
-// errDropsMeet is returned when another DROP decided otherwise meanwhile.
-var errDropsMeet = fmt.Errorf("seckill drop: %w: another one is under way", script.ErrNotExecuted)
 
 // mayRemove does nothing, by the commands that removing takes: who lacks the right
 // to them learns it before anything has changed.
@@ -92,29 +79,118 @@ func (s *Store) mayRemove(ctx context.Context, sku string) error {
 	return nil
 }
 
-// undrop lets the shards sell again that were brought to DROPPING before one
-// refused. Shard 0 comes last: until then the drop is under way, for others to
-// finish or to undo.
-func (s *Store) undrop(ctx context.Context, sale looked, refused int, why Outcome) (Dropped, error) {
-	for shard := refused - 1; shard >= 0; shard-- {
-		outcome, _, err := s.move(ctx, sale.SKU, sale.id, shard, sale.Shards, dropping, selling, false)
+// drop is the dropping of a sale.
+type drop struct {
+	*Store
+	sale    looked
+	force   bool
+	ids     []string // by shard: the sale_id of what is to be removed there
+	pending int64    // units, seen on the way
+}
+
+// errDropsMeet is returned when another DROP decided otherwise meanwhile.
+var errDropsMeet = fmt.Errorf("seckill drop: %w: another one is under way", script.ErrNotExecuted)
+
+// begin brings all shards to DROPPING. When one refuses, by refusal or by an error,
+// those before it are brought back.
+func (d *drop) begin(ctx context.Context) (refusal Outcome, err error) {
+	for shard := range d.sale.Shards {
+		outcome, units, err := d.moveShard(ctx, shard, "", dropping)
+		d.pending += units
+		d.ids[shard] = d.sale.id
+		if err == nil && (outcome == NoSale || outcome == stale) {
+			err = d.lost(ctx, shard)
+		}
+		refused := outcome == StillOpen || outcome == StillPending
+		if err == nil && !refused {
+			continue
+		}
+		if errors.Is(err, script.ErrUncertain) {
+			return "", err // the shard may have moved: a keeper looks after it
+		}
+		if wrong := d.undo(ctx, shard); err == nil {
+			err = wrong
+		}
+		return outcome, err
+	}
+	return "", nil
+}
+
+// moveShard brings a shard from one state, "" for any, to another.
+func (d *drop) moveShard(ctx context.Context, shard int, from, to string) (outcome Outcome, pending int64, err error) {
+	return d.move(ctx, d.sale.SKU, d.sale.id, shard, d.sale.Shards, from, to, d.force)
+}
+
+// lost is called for a shard that is missing, or of another sale. Another drop may
+// have removed it; else the sale is damaged, and force removes what is there, which
+// is of no sale as long as shard 0 is of this one.
+func (d *drop) lost(ctx context.Context, shard int) error {
+	id, err := d.saleID(ctx, d.sale.SKU, shard, d.sale.Shards)
+	if err != nil {
+		return err
+	}
+	first, err := d.lookAt(ctx, d.sale.SKU)
+	switch {
+	case errors.Is(err, errNoSale), err == nil && (first.id != d.sale.id || first.state == removing):
+		return nil
+	case err == nil && !d.force:
+		err = redisError(fmt.Sprintf("ERR damaged sale: its shard %d is lost; SECKILL.DROP with FORCE removes the others", shard))
+	}
+	d.ids[shard] = id
+	return err
+}
+
+// undo lets the shards before one sell again. Shard 0 comes last: until then the
+// drop is under way, for others to finish or to undo.
+func (d *drop) undo(ctx context.Context, before int) error {
+	for shard := before - 1; shard >= 0; shard-- {
+		outcome, _, err := d.moveShard(ctx, shard, dropping, selling)
 		if err != nil {
-			return Dropped{}, err
+			return err
 		}
 		if outcome == removing {
-			return Dropped{}, errDropsMeet
+			return errDropsMeet
 		}
 	}
-	s.cache.Event(sale.SKU)
-	dropped := Dropped{Outcome: why}
-	for shard := range sale.Shards {
-		at, err := s.shardInfo(ctx, sale.SKU, sale.known(), shard)
+	return nil
+}
+
+// counted returns how many units are pending in all shards.
+func (d *drop) counted(ctx context.Context) (pending int64, err error) {
+	for shard := range d.sale.Shards {
+		at, err := d.shardInfo(ctx, d.sale.SKU, d.sale.known(), shard)
 		if err != nil {
-			return Dropped{}, notDone(err)
+			return 0, notDone(err)
 		}
-		dropped.Pending += at.pending
+		pending += at.pending
 	}
-	return dropped, nil
+	return pending, nil
+}
+
+// finish decides that the sale is dropped, and removes it.
+func (d *drop) finish(ctx context.Context) error {
+	outcome, _, err := d.moveShard(ctx, 0, dropping, removing)
+	if err != nil {
+		return err
+	}
+	if outcome == selling {
+		return errDropsMeet
+	}
+	for shard := d.sale.Shards - 1; shard >= 0; shard-- {
+		if _, err := d.removeShard(ctx, d.sale.SKU, d.ids[shard], shard, d.sale.Shards); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// saleID reads of which sale a shard is, "" for none.
+func (s *Store) saleID(ctx context.Context, sku string, shard, shards int) (string, error) {
+	id, err := s.rdb.HGet(ctx, s.keys(sku, shardTag(sku, shard, shards)).sale, "sale_id").Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return "", plainFailure("look up", err)
+	}
+	return id, nil
 }
 
 // removeShard removes a shard's keys if it is of the sale with this id; with id ""
@@ -160,9 +236,9 @@ func (s *Store) dropRemains(ctx context.Context, sku string) (Dropped, error) {
 	}
 	var removed int64
 	for shard := shards - 1; shard >= 0; shard-- {
-		id, err := s.rdb.HGet(ctx, s.keys(sku, shardTag(sku, shard, shards)).sale, "sale_id").Result()
-		if err != nil && !errors.Is(err, redis.Nil) {
-			return Dropped{}, plainFailure("drop", err)
+		id, err := s.saleID(ctx, sku, shard, shards)
+		if err != nil {
+			return Dropped{}, err
 		}
 		keys, err := s.removeShard(ctx, sku, id, shard, shards)
 		if err != nil {

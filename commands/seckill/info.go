@@ -151,6 +151,7 @@ func (s *Store) index(ctx context.Context) ([]named, error) {
 
 // List returns the sales, ListMax at most, in the order of their SKUs' bytes.
 func (s *Store) List(ctx context.Context) ([]Listed, error) {
+	s.Start()
 	names, err := s.index(ctx)
 	if err != nil {
 		return nil, err

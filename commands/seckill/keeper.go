@@ -48,7 +48,6 @@ const (
 	leaseEvery = time.Second           // how often it is renewed, and asked for
 	listEvery  = 10 * time.Second      // sales of whose creation or end nobody told
 	sweepEvery = 20 * time.Millisecond // least between two looks for what is due
-	sweepMax   = 1000                  // reservations that one script call looks at
 	flagsEvery = time.Second           // how often what is sold out is looked at
 )
 
@@ -310,7 +309,7 @@ func (k *keeper) lease(sku string, until time.Duration) (held bool, err error) {
 func (k *keeper) sweep(sale *kept, now time.Time) (err error) {
 	for shard := range sale.known.Shards {
 		if !sale.sweeps[shard].After(now) {
-			wait, wrong := k.sweepShard(sale, shard)
+			_, wait, wrong := k.sweepShard(k.ctx, sale.sku, sale.known.Shards, shard)
 			if wrong != nil {
 				wait, err = leaseEvery, errors.Join(err, wrong)
 			}
@@ -319,30 +318,6 @@ func (k *keeper) sweep(sale *kept, now time.Time) (err error) {
 		sale.due = earlier(sale.due, sale.sweeps[shard])
 	}
 	return err
-}
-
-// sweepShard goes through a shard's reservations, in parts, and returns after how
-// long to come again.
-func (k *keeper) sweepShard(sale *kept, shard int) (wait time.Duration, err error) {
-	tag := shardTag(sale.sku, shard, sale.known.Shards)
-	for from := "-"; ; {
-		r := read(sweepScript.Run(k.ctx, k.rdb, k.keys(sale.sku, tag).all(), tokenPrefix(sale.sku, tag), sweepMax,
-			k.ResultsChannel(), k.eventsChannel(), event(eventStock, sale.sku), from))
-		expired, milliseconds := r.number(), r.number()
-		from = r.text()
-		if expired > 0 {
-			k.Observer.Expired(expired)
-			k.cache.Event(sale.sku)
-		}
-		switch {
-		case r.err != nil:
-			return 0, r.err
-		case milliseconds < 0:
-			return listEvery, nil
-		case milliseconds > 0: // Redis's clock may be set forward meanwhile
-			return min(time.Duration(milliseconds)*time.Millisecond, listEvery), nil
-		}
-	}
 }
 
 // mend finishes what sidecars left half-way: units in transit for longer than
@@ -376,7 +351,7 @@ func (k *keeper) mendWindow(sale *kept) error {
 
 // audit audits a sale, and tells what it has found.
 func (k *keeper) audit(sale *kept) error {
-	audit, found, err := k.auditUpTo(k.ctx, sale.sku, k.AuditOrdersMax)
+	audit, found, err := k.Store.audit(k.ctx, sale.sku, false)
 	if err != nil || !found {
 		return err
 	}

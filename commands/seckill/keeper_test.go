@@ -241,12 +241,12 @@ func TestPeriodicAuditsAreBounded(t *testing.T) {
 		}
 		keys := s.keys("sku", firstTag("sku"))
 		must[int64](t)(rdb.HSet(t.Context(), keys.orders, "x", "unreadable").Result())
-		audit, _, err := s.auditUpTo(t.Context(), "sku", s.AuditOrdersMax)
+		audit, _, err := s.audit(t.Context(), "sku", false)
 		if err != nil || audit.Differences != 0 {
 			t.Fatalf("%+v, %v", audit, err)
 		}
 		must[int64](t)(rdb.HIncrBy(t.Context(), keys.sale, "pending", 1).Result())
-		audit, _, err = s.auditUpTo(t.Context(), "sku", s.AuditOrdersMax)
+		audit, _, err = s.audit(t.Context(), "sku", false)
 		if err != nil || audit.Differences != 1 {
 			t.Fatalf("%+v, %v", audit, err)
 		}

@@ -5,9 +5,9 @@
 -- Returns {how many keys were removed}
 --
 -- A script because a sidecar that comes late must not remove the shard of a sale
--- that was created since.
+-- that was created since. It needs no right that state.lua hasn't shown, but UNLINK.
 
-if (redis.call('HGET', KEYS[1], 'sale_id') or '') ~= ARGV[1] then
+if (redis.call('HMGET', KEYS[1], 'sale_id')[1] or '') ~= ARGV[1] then
     return {0}
 end
 return {redis.call('UNLINK', unpack(KEYS))}

@@ -33,7 +33,9 @@ end
 if sale.available + delta < 0 then
     return {'INSUFFICIENT', sale.available}
 end
-if sale.stock + sale.restocked + delta > MOST then
+-- What was added and taken away in all is counted here, in shard 0.
+local total = tonumber(redis.call('HGET', KEYS[1], 'total') or '') or sale.stock
+if total + sale.restocked + delta > MOST then
     return {'TOO_MANY', sale.available}
 end
 local refused = attempt('HSET', KEYS[1], 'version', sale.version + 1)

@@ -18,6 +18,7 @@ type Reservation struct {
 
 // Result reads how a reservation stands.
 func (s *Store) Result(ctx context.Context, text string) (Reservation, error) {
+	s.Start()
 	t, ok := parseToken(text)
 	if !ok {
 		return Reservation{Outcome: NoReservation}, nil
@@ -122,9 +123,9 @@ func parseCursor(cursor string) (shard int, at string, err error) {
 		return 0, "0", nil
 	}
 	first, at, _ := strings.Cut(cursor, "-")
-	shard, err = strconv.Atoi(first)
-	if _, wrong := strconv.ParseUint(at, 10, 64); err != nil || wrong != nil || shard < 0 || shard >= MaxShards {
+	n, err := strconv.ParseUint(first, 10, 64)
+	if _, wrong := strconv.ParseUint(at, 10, 64); err != nil || wrong != nil || n >= MaxShards {
 		return 0, "", ErrBadCursor
 	}
-	return shard, at, nil
+	return int(n), at, nil
 }

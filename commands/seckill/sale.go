@@ -170,12 +170,12 @@ func (s *Store) completeShards(ctx context.Context, p plan) (made []int, err err
 // as this sale is there nobody begins to create another one, so that one is of a
 // sale before it, or else this sale is gone.
 func (s *Store) replaceShard(ctx context.Context, p plan, shard int, other string) (made bool, err error) {
-	first, err := s.rdb.HGet(ctx, s.keys(p.SKU, firstTag(p.SKU)).sale, "sale_id").Result()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return false, plainFailure("look up", err)
+	first, err := s.saleID(ctx, p.SKU, 0, p.Shards)
+	if err == nil && first != p.id {
+		err = errNoSale
 	}
-	if first != p.id {
-		return false, errNoSale
+	if err != nil {
+		return false, err
 	}
 	made, id, _, err := s.createShard(ctx, p, shard, selling, other)
 	if err == nil && id != p.id {
@@ -243,6 +243,7 @@ type looked struct {
 
 // lookAt reads from Redis what a sale is; errNoSale when there is none.
 func (s *Store) lookAt(ctx context.Context, sku string) (looked, error) {
+	s.Start()
 	pipe := s.rdb.Pipeline()
 	fields := pipe.HMGet(ctx, s.keys(sku, firstTag(sku)).sale, saleFields...)
 	clock := pipe.Time(ctx)

@@ -190,6 +190,11 @@ func (c *call) supplyFrom(ctx context.Context, mark localcache.Mark, seen view, 
 		if seen.inTransit() != 0 {
 			return short, c.finishTransfers(ctx, c.sku, c.known)
 		}
+		if c.known.PayTTL > 0 {
+			if expired, err := c.sweepAll(ctx, c.sku, c.known.Shards); expired > 0 || err != nil {
+				return short, err
+			}
+		}
 		proven, err := c.prove(ctx, c.sku, c.known, mark, seen)
 		if err != nil || !proven {
 			return short, err

@@ -60,8 +60,9 @@ type Options struct {
 
 	// Cache bounds what is remembered of sales.
 	Cache localcache.Options
-	// AuditEvery is how often each sale is audited, 0 for never. Of a sale with
-	// more than AuditOrdersMax reservations only the counters are looked at.
+	// AuditEvery is how often each sale is audited, 0 for never. Of a shard with
+	// more than AuditOrdersMax reservations only the counters are looked at then;
+	// Audit reads it in parts.
 	AuditEvery     time.Duration
 	AuditOrdersMax int64
 

@@ -4,7 +4,7 @@
  *
  *   php examples/php/buy.php [host] [port] [sku] [user ...]
  *
- * Prints a line per user: user, code, word, token.
+ * Prints a line per user: user, what to tell them, word, token.
  */
 declare(strict_types=1);
 
@@ -17,13 +17,26 @@ $connect = fn () => $redis->connect($host, (int) $port, 2.0); // AUTH and SELECT
 foreach ($users as $user) {
     // One id for one wish to buy, for instance from a hidden field of the form:
     // asking again with it never takes a second unit.
-    [$code, $word, $token] = ask($redis, $connect, 'SECKILL.BUY', $sku, $user, 'ID', "checkout-$user");
+    [, $word, $token, $left, $at] = ask($redis, $connect, 'SECKILL.BUY', $sku, $user, 'ID', "checkout-$user");
     if ($word === 'REPLAYED') {
-        // Reserved by an earlier try, and maybe settled since: PENDING, CONFIRMED
-        // or CANCELLED. Who cancelled and wants to buy again needs a new id.
-        [$code, $word] = ask($redis, $connect, 'SECKILL.RESULT', $token);
+        // Reserved by an earlier try, and maybe settled since. Who cancelled and
+        // wants to buy again needs a new id.
+        [, $word] = ask($redis, $connect, 'SECKILL.RESULT', $token);
     }
-    echo "$user\t$code\t$word\t$token\n";
+    $tell = match ($word) {
+        'RESERVED' => $at > 0 ? 'yours, if you pay by ' . date(DATE_ATOM, intdiv($at, 1000)) : 'yours',
+        'PENDING' => 'yours already, not paid yet',
+        'CONFIRMED' => 'bought and paid before',
+        'CANCELLED', 'EXPIRED' => 'given back before',
+        'SOLD_OUT' => $left > 0 ? "only $left left" : 'sold out',
+        'LIMIT' => $token !== '' ? 'you have yours already' : 'more than one user may have',
+        'NOT_OPEN' => 'opens at ' . date(DATE_ATOM, intdiv($at, 1000)),
+        'CLOSED' => 'the sale is over',
+        'RATE_LIMITED' => "too fast, try again in $at ms",
+        'NO_SALE', 'NO_RESERVATION' => 'no such sale',
+        'UNCERTAIN', 'BUSY' => 'too busy, try again', // with the same id
+    };
+    echo "$user\t$tell\t$word\t$token\n";
 }
 
 /**
@@ -48,7 +61,7 @@ function ask(Redis $redis, callable $connect, string ...$command): array
                 throw $e;
             }
             error_log("$command[0], attempt $attempt: {$e->getMessage()}");
-            $redis->close(); // phpredis doesn't always know that the connection broke
+            $redis->close(); // phpredis goes on with a broken connection, and takes late replies for the next ones
             $reply = [202, 'UNCERTAIN', '', 0, 0];
         }
         $definite = match ($reply[0]) {

@@ -4,7 +4,7 @@
  *
  *   php examples/php/buy_predis.php [host] [port] [sku] [user ...]
  *
- * Prints a line per user: user, code, word, token.
+ * Prints a line per user: user, what to tell them, word, token.
  */
 declare(strict_types=1);
 
@@ -21,13 +21,26 @@ $redis = new Client(['host' => $host, 'port' => (int) $port]);
 foreach ($users as $user) {
     // One id for one wish to buy, for instance from a hidden field of the form:
     // asking again with it never takes a second unit.
-    [$code, $word, $token] = ask($redis, 'SECKILL.BUY', $sku, $user, 'ID', "checkout-$user");
+    [, $word, $token, $left, $at] = ask($redis, 'SECKILL.BUY', $sku, $user, 'ID', "checkout-$user");
     if ($word === 'REPLAYED') {
-        // Reserved by an earlier try, and maybe settled since: PENDING, CONFIRMED
-        // or CANCELLED. Who cancelled and wants to buy again needs a new id.
-        [$code, $word] = ask($redis, 'SECKILL.RESULT', $token);
+        // Reserved by an earlier try, and maybe settled since. Who cancelled and
+        // wants to buy again needs a new id.
+        [, $word] = ask($redis, 'SECKILL.RESULT', $token);
     }
-    echo "$user\t$code\t$word\t$token\n";
+    $tell = match ($word) {
+        'RESERVED' => $at > 0 ? 'yours, if you pay by ' . date(DATE_ATOM, intdiv($at, 1000)) : 'yours',
+        'PENDING' => 'yours already, not paid yet',
+        'CONFIRMED' => 'bought and paid before',
+        'CANCELLED', 'EXPIRED' => 'given back before',
+        'SOLD_OUT' => $left > 0 ? "only $left left" : 'sold out',
+        'LIMIT' => $token !== '' ? 'you have yours already' : 'more than one user may have',
+        'NOT_OPEN' => 'opens at ' . date(DATE_ATOM, intdiv($at, 1000)),
+        'CLOSED' => 'the sale is over',
+        'RATE_LIMITED' => "too fast, try again in $at ms",
+        'NO_SALE', 'NO_RESERVATION' => 'no such sale',
+        'UNCERTAIN', 'BUSY' => 'too busy, try again', // with the same id
+    };
+    echo "$user\t$tell\t$word\t$token\n";
 }
 
 /**

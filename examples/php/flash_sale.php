@@ -1,7 +1,7 @@
 <?php
 /**
  * The life of a flash sale with phpredis: create, buy, buy again after a lost
- * reply, work off the orders, cancel, ask for the result.
+ * reply, work off the orders, cancel, ask for the result, restock, close, drop.
  *
  *   php examples/php/flash_sale.php [host] [port]
  *
@@ -54,6 +54,26 @@ answer(200, 'RESERVED', $redis->rawCommand('SECKILL.BUY', $sku, 'carol', 'ID', '
 [, , , $orderId] = answer(200, 'CONFIRMED', $redis->rawCommand('SECKILL.RESULT', $alice));
 [, , , , $reason] = answer(200, 'CANCELLED', $redis->rawCommand('SECKILL.RESULT', $bob));
 check($orderId === 'order-1001' && $reason === 'changed his mind', 'results');
+
+// Fifty more units come; the id makes it safe to ask again.
+[, , $left] = answer(200, 'RESTOCKED', $redis->rawCommand('SECKILL.RESTOCK', $sku, '50', 'ID', 'delivery-1'));
+[, , $again] = answer(200, 'REPLAYED', $redis->rawCommand('SECKILL.RESTOCK', $sku, '50', 'ID', 'delivery-1'));
+check($left === 50 && $again === 50, 'fifty units, once');
+
+// The end. Carol's order is neither confirmed nor cancelled, so it takes FORCE.
+answer(200, 'CLOSED', $redis->rawCommand('SECKILL.CLOSE', $sku));
+answer(4003, 'CLOSED', $redis->rawCommand('SECKILL.BUY', $sku, 'dave', 'ID', 'cart-6'));
+answer(409, 'PENDING', $redis->rawCommand('SECKILL.DROP', $sku));
+answer(200, 'DROPPED', $redis->rawCommand('SECKILL.DROP', $sku, 'FORCE'));
+answer(404, 'NO_SALE', $redis->rawCommand('SECKILL.RESULT', $alice));
+
+// Who doesn't pay within PAYTTL, 50 ms here, loses the reservation.
+answer(200, 'CREATED', $redis->rawCommand('SECKILL.CREATE', $sku, '1', 'PAYTTL', '50'));
+[, , $erin] = answer(200, 'RESERVED', $redis->rawCommand('SECKILL.BUY', $sku, 'erin', 'ID', 'cart-7'));
+answer(200, 'EXPIRED', $redis->rawCommand('SECKILL.RESULT', $erin, 'BLOCK', '5000')); // waits until then
+answer(410, 'EXPIRED', $redis->rawCommand('SECKILL.CONFIRM', $erin, 'order-1003'));
+answer(200, 'RESERVED', $redis->rawCommand('SECKILL.BUY', $sku, 'frank', 'ID', 'cart-8'));
+answer(200, 'DROPPED', $redis->rawCommand('SECKILL.DROP', $sku, 'FORCE'));
 
 // Misuse, and only misuse, is an error, which phpredis turns into false.
 check($redis->rawCommand('SECKILL.BUY', $sku) === false, 'a missing argument');

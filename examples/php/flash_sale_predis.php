@@ -1,7 +1,7 @@
 <?php
 /**
  * The life of a flash sale with Predis: create, buy, buy again after a lost
- * reply, work off the orders, cancel, ask for the result.
+ * reply, work off the orders, cancel, ask for the result, restock, close, drop.
  *
  *   php examples/php/flash_sale_predis.php [host] [port]
  *
@@ -55,6 +55,26 @@ answer(200, 'RESERVED', $redis->executeRaw(['SECKILL.BUY', $sku, 'carol', 'ID', 
 [, , , $orderId] = answer(200, 'CONFIRMED', $redis->executeRaw(['SECKILL.RESULT', $alice]));
 [, , , , $reason] = answer(200, 'CANCELLED', $redis->executeRaw(['SECKILL.RESULT', $bob]));
 check($orderId === 'order-1001' && $reason === 'changed his mind', 'results');
+
+// Fifty more units come; the id makes it safe to ask again.
+[, , $left] = answer(200, 'RESTOCKED', $redis->executeRaw(['SECKILL.RESTOCK', $sku, '50', 'ID', 'delivery-1']));
+[, , $again] = answer(200, 'REPLAYED', $redis->executeRaw(['SECKILL.RESTOCK', $sku, '50', 'ID', 'delivery-1']));
+check($left === 50 && $again === 50, 'fifty units, once');
+
+// The end. Carol's order is neither confirmed nor cancelled, so it takes FORCE.
+answer(200, 'CLOSED', $redis->executeRaw(['SECKILL.CLOSE', $sku]));
+answer(4003, 'CLOSED', $redis->executeRaw(['SECKILL.BUY', $sku, 'dave', 'ID', 'cart-6']));
+answer(409, 'PENDING', $redis->executeRaw(['SECKILL.DROP', $sku]));
+answer(200, 'DROPPED', $redis->executeRaw(['SECKILL.DROP', $sku, 'FORCE']));
+answer(404, 'NO_SALE', $redis->executeRaw(['SECKILL.RESULT', $alice]));
+
+// Who doesn't pay within PAYTTL, 50 ms here, loses the reservation.
+answer(200, 'CREATED', $redis->executeRaw(['SECKILL.CREATE', $sku, '1', 'PAYTTL', '50']));
+[, , $erin] = answer(200, 'RESERVED', $redis->executeRaw(['SECKILL.BUY', $sku, 'erin', 'ID', 'cart-7']));
+answer(200, 'EXPIRED', $redis->executeRaw(['SECKILL.RESULT', $erin, 'BLOCK', '5000'])); // waits until then
+answer(410, 'EXPIRED', $redis->executeRaw(['SECKILL.CONFIRM', $erin, 'order-1003']));
+answer(200, 'RESERVED', $redis->executeRaw(['SECKILL.BUY', $sku, 'frank', 'ID', 'cart-8']));
+answer(200, 'DROPPED', $redis->executeRaw(['SECKILL.DROP', $sku, 'FORCE']));
 
 // Misuse, and only misuse, is an error: executeRaw sets its second argument and
 // returns the message.

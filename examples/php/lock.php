@@ -1,88 +1,61 @@
 <?php
 /**
- * A lock around work that two workers must not do at once, with phpredis.
+ * A lock around work that two processes must not do at once, with phpredis.
  *
- *   php examples/php/lock.php [host] [port]
+ *   php examples/php/lock.php [host] [port] [name]
  *
- * Every LOCK.* command answers [code, word, token, fence, ttl_ms, depth].
+ * Every LOCK.* command that takes or gives back a lock answers
+ * [code, word, token, fence, ttl_ms, depth].
  */
 declare(strict_types=1);
 
-[, $host, $port] = $argv + ['', '127.0.0.1', '6380'];
+[, $host, $port, $name] = $argv + ['', '127.0.0.1', '6380', 'settlement'];
 
 $redis = new Redis();
 $redis->connect($host, (int) $port, 2.0); // the sidecar; everything else stays as it was
+$redis->setOption(Redis::OPT_READ_TIMEOUT, 10); // longer than WAIT
 
-$name = 'settlement-' . bin2hex(random_bytes(4));
-
-// Ten seconds: longer than the work takes, and as long as others wait when this
-// process dies in the middle of it. If another has the lock now, wait for it, three
-// seconds at the most: who came first gets it first, and nobody polls.
-[, , $token, $fence] = answer(200, 'ACQUIRED', $redis->rawCommand('LOCK.ACQUIRE', $name, '10000', 'WAIT', '3000'));
 try {
-    // Another worker that doesn't wait is told that the lock is busy, and for how
-    // long; one that waits in vain is told so.
-    [, , , , $left] = answer(409, 'BUSY', $redis->rawCommand('LOCK.ACQUIRE', $name, '10000'));
-    check($left > 0 && $left <= 10000, 'what the holder has left');
-    answer(408, 'TIMEOUT', $redis->rawCommand('LOCK.ACQUIRE', $name, '10000', 'WAIT', '20'));
-
-    // So is old code that locks with a plain SET: both use the same key.
-    check($redis->set("lock:$name", 'other', ['nx', 'px' => 10000]) === false, 'SET NX is refused');
-
-    work($name, $fence);
-
-    // Before a part that takes longer: 410 EXPIRED or 403 NOT_OWNER here would
-    // mean that the lock is lost, and the work must stop.
-    answer(200, 'RENEWED', $redis->rawCommand('LOCK.RENEW', $name, $token, '30000'));
-} finally {
-    // Only the holder's token gives the lock back; had it lapsed and been taken
-    // by another meanwhile, this would be 403 NOT_OWNER and change nothing.
-    $released = $redis->rawCommand('LOCK.RELEASE', $name, $token);
+    $done = withLock($redis, $name, 10_000, 3_000, function (int $fence): string {
+        return "settled, with fence $fence"; // the work; fence.php shows what the fence is for
+    });
+    echo "$done\n";
+} catch (LockTimeout) {
+    echo "another process settles already\n";
 }
-answer(200, 'RELEASED', $released);
-
-// The next holder has a larger fence, and the old token is worth nothing.
-[, , $next, $nextFence] = answer(200, 'ACQUIRED', $redis->rawCommand('LOCK.ACQUIRE', $name, '10000'));
-check($nextFence > $fence, 'fences grow');
-answer(403, 'NOT_OWNER', $redis->rawCommand('LOCK.RELEASE', $name, $token));
-answer(200, 'HELD', $redis->rawCommand('LOCK.CHECK', $name, $next));
-
-// With a token of one's own, such as a job's id, the lock can be taken once
-// more by the same holder, and is free after as many releases.
-answer(200, 'REENTERED', $redis->rawCommand('LOCK.ACQUIRE', $name, '10000', 'TOKEN', $next));
-[, , , , , $depth] = answer(200, 'RELEASED', $redis->rawCommand('LOCK.RELEASE', $name, $next));
-check($depth === 1, 'still held once');
-[, , , , , $depth] = answer(200, 'RELEASED', $redis->rawCommand('LOCK.RELEASE', $name, $next));
-check($depth === 0, 'free');
-answer(410, 'EXPIRED', $redis->rawCommand('LOCK.CHECK', $name, $next));
-
-// Misuse, and only misuse, is an error, which phpredis turns into false.
-check($redis->rawCommand('LOCK.ACQUIRE', $name, '0') === false, 'a TTL of 0');
-check(str_starts_with($redis->getLastError(), 'ERR syntax error: ttl_ms'), (string) $redis->getLastError());
-
-echo "ok\n";
 
 /**
- * A process can stall for longer than its TTL without noticing. The fence lets
- * the database refuse such a late writer: each row remembers the largest fence
- * that wrote it, and the statement changes no row when a later holder was there.
+ * Does the work while the lock is held. $ttl, in milliseconds, is longer than the
+ * work takes, and as long as others wait when this process dies in the middle of
+ * it. $wait is how long to wait for the lock: who came first gets it first, and
+ * nobody polls.
+ *
+ * @throws LockTimeout when another holds the lock for all that time
  */
-function work(string $name, int $fence): void
+function withLock(Redis $redis, string $name, int $ttl, int $wait, callable $work): mixed
 {
-    echo "UPDATE settlements SET state = 'done', fence = $fence WHERE name = '$name' AND fence <= $fence\n";
-}
-
-/** Returns the reply when it is the expected one; ends the program otherwise. */
-function answer(int $code, string $word, mixed $reply): array
-{
-    check(is_array($reply) && $reply[0] === $code && $reply[1] === $word, "want $code $word, got " . json_encode($reply));
-    return $reply;
-}
-
-function check(bool $holds, string $what): void
-{
-    if (!$holds) {
-        fwrite(STDERR, "not as expected: $what\n");
-        exit(1);
+    $reply = $redis->rawCommand('LOCK.ACQUIRE', $name, (string) $ttl, 'WAIT', (string) $wait);
+    if ($reply === false) { // how phpredis hands over "-ERR ...": the command was wrong
+        throw new LogicException((string) $redis->getLastError());
     }
+    [$code, $word, $token, $fence] = $reply;
+    if ($code === 408) {
+        throw new LockTimeout($name);
+    }
+    try {
+        if ($code !== 200) { // 202 UNCERTAIN: it may be ours; 503 BUSY: Redis is down
+            throw new RuntimeException("LOCK.ACQUIRE $name: $code $word");
+        }
+        return $work($fence);
+    } finally {
+        if ($token !== '') {
+            // Gives back this lock and no other's: had it lapsed and been taken by
+            // another, this would be 403 NOT_OWNER and change nothing.
+            $redis->rawCommand('LOCK.RELEASE', $name, $token);
+        }
+    }
+}
+
+class LockTimeout extends RuntimeException
+{
 }

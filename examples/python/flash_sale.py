@@ -1,4 +1,4 @@
-"""The life of a flash sale with redis-py: create, buy, retry, confirm, cancel.
+"""The life of a flash sale with redis-py: create, buy, retry, confirm, cancel, wait, restock, drop; and a lock.
 
     python3 examples/python/flash_sale.py [host] [port]
 
@@ -42,6 +42,31 @@ expect(r.execute_command("SECKILL.CANCEL", bob, "address unknown"), 200, "CANCEL
 assert expect(r.execute_command("SECKILL.RESULT", alice), 200, "CONFIRMED") == [alice, "order-1001", ""]
 assert expect(r.execute_command("SECKILL.RESULT", bob), 200, "CANCELLED") == [bob, "", "address unknown"]
 expect(r.execute_command("SECKILL.BUY", sku, "carol", "ID", "cart-4"), 200, "RESERVED")
+
+# More units come, and the sale ends. Carol's order is still pending: it takes FORCE.
+assert expect(r.execute_command("SECKILL.RESTOCK", sku, 50, "ID", "delivery-1"), 200, "RESTOCKED") == [50]
+expect(r.execute_command("SECKILL.CLOSE", sku), 200, "CLOSED")
+expect(r.execute_command("SECKILL.BUY", sku, "dave", "ID", "cart-5"), 4003, "CLOSED")
+expect(r.execute_command("SECKILL.DROP", sku), 409, "PENDING")
+expect(r.execute_command("SECKILL.DROP", sku, "FORCE"), 200, "DROPPED")
+
+# Who doesn't pay within PAYTTL, 50 ms here, loses the reservation. RESULT waits until
+# then; a socket_timeout of the client would have to be longer than BLOCK.
+expect(r.execute_command("SECKILL.CREATE", sku, 1, "PAYTTL", 50), 200, "CREATED")
+erin, *_ = expect(r.execute_command("SECKILL.BUY", sku, "erin", "ID", "cart-6"), 200, "RESERVED")
+expect(r.execute_command("SECKILL.RESULT", erin, "BLOCK", 5000), 200, "EXPIRED")
+expect(r.execute_command("SECKILL.BUY", sku, "frank", "ID", "cart-7"), 200, "RESERVED")
+expect(r.execute_command("SECKILL.DROP", sku, "FORCE"), 200, "DROPPED")
+
+# A lock, waited for up to three seconds. AUTO would keep it for as long as the connection
+# lives that asked for it: with that, use a client of its own with
+# single_connection_client=True, and not any connection of a pool.
+name = "settlement-" + sku
+lock, fence, *_ = expect(r.execute_command("LOCK.ACQUIRE", name, 10000, "WAIT", 3000), 200, "ACQUIRED")
+try:
+    expect(r.execute_command("LOCK.ACQUIRE", name, 10000), 409, "BUSY")
+finally:
+    expect(r.execute_command("LOCK.RELEASE", name, lock), 200, "RELEASED")
 
 try:
     r.execute_command("SECKILL.BUY", sku)

@@ -1,5 +1,5 @@
 //go:build !race
 
-package clients
+package simulator
 
 const raceEnabled = false

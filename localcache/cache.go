@@ -29,7 +29,7 @@ type Options struct {
 
 	Trust     time.Duration // 1 s: for so long after Heard refusals are given
 	ClockFor  time.Duration // 1 s: for so long a reading of Redis's clock is used
-	AbsentFor time.Duration // 10 s: then an absent sale is asked for again; a key that someone restores by hand tells nobody
+	AbsentFor time.Duration // 1 s: then an absent sale is asked for again; who restores a key by hand, or swaps databases, tells nobody
 
 	SalesMax    int // 10,000 SKUs with a sale or a change; if more change all the time, nothing is remembered for long
 	AbsentMax   int // 50,000 SKUs without a sale
@@ -44,7 +44,7 @@ func (o Options) withDefaults() Options {
 	}
 	o.Trust = cmp.Or(o.Trust, time.Second)
 	o.ClockFor = cmp.Or(o.ClockFor, time.Second)
-	o.AbsentFor = cmp.Or(o.AbsentFor, 10*time.Second)
+	o.AbsentFor = cmp.Or(o.AbsentFor, time.Second)
 	o.SalesMax = cmp.Or(o.SalesMax, 10_000)
 	o.AbsentMax = cmp.Or(o.AbsentMax, 50_000)
 	o.RatesMax = cmp.Or(o.RatesMax, 100_000)

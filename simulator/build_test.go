@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"seckill-proxy/internal/sidecartest"
 )
 
 // skewVariable sets how many seconds the clock of a sidecar is ahead.
@@ -35,22 +37,13 @@ var skewSeconds = func() int64 {
 `
 )
 
-// build builds the program with a clock that can be wrong, with the race detector
-// where the tests have it, and returns its path.
+// build builds the program with a clock that can be wrong and returns its path.
 func build(dir string) (string, error) {
 	overlay, err := overlayClock(dir)
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, "seckill-proxy")
-	args := []string{"build", "-overlay", overlay, "-o", path}
-	if raceEnabled {
-		args = append(args, "-race")
-	}
-	if output, err := exec.Command("go", append(args, "seckill-proxy")...).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building the program: %v\n%s", err, output)
-	}
-	return path, nil
+	return sidecartest.Build(dir, "-overlay", overlay)
 }
 
 // overlayClock makes, of the installed Go's own source, a time package whose

@@ -235,7 +235,7 @@ func (m *model) ends(a *answer, r *reservation, status, orderID string) {
 	if r.final == "" {
 		r.final, r.orderID, r.finalSince = status, orderID, a.end
 	}
-	// RESULT says EXPIRED from the deadline on, also while the units aren't back.
+	// RESULT says EXPIRED from the deadline on, some time before the units are back.
 	if r.back.IsZero() && (status == "CANCELLED" || status == "EXPIRED" && a.args[0] != "SECKILL.RESULT") {
 		r.back = a.end
 	}

@@ -4,18 +4,17 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"seckill-proxy/internal/sidecartest"
 )
 
 // takeover is how long a worker has for an order before it is handed out again.
@@ -61,7 +60,7 @@ func (s *sidecar) start(skew time.Duration) {
 	}
 	p := &process{log: log, skew: skew, started: time.Now(), exited: make(chan struct{})}
 	cmd := exec.Command(program)
-	cmd.Env = append(environment(),
+	cmd.Env = append(sidecartest.Environment(),
 		"SECKILL_LISTEN="+s.addr,
 		"SECKILL_ADMIN=",
 		"SECKILL_UPSTREAM="+s.relay.addr,
@@ -70,7 +69,7 @@ func (s *sidecar) start(skew time.Duration) {
 		"SECKILL_UPSTREAM_BACKOFF_MAX_MS=200",
 		"SECKILL_SECKILL_TAKEOVER_MS="+strconv.FormatInt(takeover.Milliseconds(), 10),
 		"SECKILL_LOG_FORMAT=json",
-		"SECKILL_LOG_LEVEL=debug",
+		"SECKILL_LOG_LEVEL=debug", // it is looked at when something went wrong
 		skewVariable+"="+strconv.FormatInt(int64(skew.Seconds()), 10),
 	)
 	cmd.Stdout, cmd.Stderr = log, log
@@ -93,18 +92,6 @@ func (s *sidecar) start(skew time.Duration) {
 		return
 	}
 	s.now = p
-}
-
-// environment is this process's own without settings of a sidecar. A data race
-// ends the program under test.
-func environment() []string {
-	env := []string{"GORACE=halt_on_error=1 exitcode=66"}
-	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, "SECKILL_") && !strings.HasPrefix(e, "GORACE=") {
-			env = append(env, e)
-		}
-	}
-	return env
 }
 
 // ended notes the end of a process. One that ends of its own accord is a fault,
@@ -205,22 +192,6 @@ func (s *sidecar) awaitReady(t testing.TB) {
 // hangs bounds how long something broken hangs that takes milliseconds, or at
 // most the length of a fault.
 const hangs = 20 * time.Second
-
-// freeAddress finds a port that nobody listens on, below those that the system
-// gives to outgoing connections: those could take it while a sidecar is down.
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	const first, last = 11000, 31999
-	for range 100 {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+rand.IntN(last-first+1)))
-		if ln, err := net.Listen("tcp", address); err == nil {
-			ln.Close()
-			return address
-		}
-	}
-	t.Fatal("no free port on 127.0.0.1")
-	return ""
-}
 
 // processLog writes what a process says to a file.
 type processLog struct {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"seckill-proxy/internal/nettest"
 	"seckill-proxy/internal/rawclient"
 )
 
@@ -18,9 +19,9 @@ func TestCrashPoints(t *testing.T) {
 	}{{beforeRequest, 1, 1}, {afterRequest, 2, 2}, {beforeReply, 2, 1}} {
 		var asked atomic.Int64
 		ended := make(chan struct{})
-		server := listen(t, func(conn net.Conn) {
+		server, _ := nettest.Serve(t, func(conn net.Conn, rd *bufio.Reader) {
 			defer close(ended)
-			for rd := bufio.NewReader(conn); ; asked.Add(1) {
+			for ; ; asked.Add(1) {
 				if _, err := rawclient.AppendReply(nil, rd); err != nil {
 					return
 				}
@@ -51,24 +52,4 @@ func TestCrashPoints(t *testing.T) {
 				point.when, asked.Load(), point.asked, delivered, point.delivered)
 		}
 	}
-}
-
-// listen serves the first connection to a port of its own and returns its
-// address.
-func listen(t *testing.T, serve func(net.Conn)) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		conn, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		serve(conn)
-	}()
-	return listener.Addr().String()
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"seckill-proxy/internal/rawclient"
+	"seckill-proxy/internal/sidecartest"
 )
 
 // relay stands between one sidecar and Redis. It passes on whole requests and
@@ -59,7 +60,7 @@ type link struct {
 
 func startRelay(t testing.TB, to string) *relay {
 	t.Helper()
-	r := &relay{addr: freeAddress(t), to: to, links: map[*link]bool{}}
+	r := &relay{addr: sidecartest.FreeAddress(t), to: to, links: map[*link]bool{}}
 	r.moved.L = &r.mu
 	if err := r.open(); err != nil {
 		t.Fatal(err)

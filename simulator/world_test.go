@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"seckill-proxy/internal/redistest"
+	"seckill-proxy/internal/sidecartest"
 )
 
 // plan is what an episode's seed decides about it as a whole.
@@ -98,7 +99,7 @@ func startWorld(t *testing.T, p plan, m *model, random *rand.Rand) *world {
 	w.direct = w.redis.Client(t)
 	for i := range p.sidecars {
 		s := &sidecar{
-			name: fmt.Sprint("sidecar-", i), addr: freeAddress(t), relay: startRelay(t, w.redis.Addr), dir: dir,
+			name: fmt.Sprint("sidecar-", i), addr: sidecartest.FreeAddress(t), relay: startRelay(t, w.redis.Addr), dir: dir,
 			fail: func(format string, args ...any) { m.fail(nil, format, args...) },
 		}
 		t.Cleanup(func() {
@@ -191,7 +192,7 @@ func (m *model) ok(t *testing.T, w *world) bool {
 		return true
 	}
 	if m.faultOf == nil {
-		t.Errorf("-seed %d: %s\n%s", w.plan.seed, m.fault, w.history.around(0))
+		t.Errorf("-seed %d: %s\n%s", w.plan.seed, m.fault, w.history.around(20))
 		return false
 	}
 	const most = 40

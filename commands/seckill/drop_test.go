@@ -313,7 +313,7 @@ func TestDropDuringPurchases(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := t.Context()
 		dropper, buyer := newQuietStore(t, rdb, Options{}), newStore(t, rdb, Options{})
-		for round := range 3 {
+		for round := range 2 {
 			sell(t, dropper, Sale{SKU: "sku", Stock: 100_000, Shards: 4})
 			var reserved, gone atomic.Int64
 			done := make(chan struct{})
@@ -357,7 +357,7 @@ func TestDropAgainstOpenAndBuy(t *testing.T) {
 			stores = append(stores, newQuietStore(t, rdb, Options{}))
 		}
 		removed, kept := 0, 0
-		for round := range 15 {
+		for round := range 8 {
 			sku := fmt.Sprint("sku", round)
 			sell(t, stores[0], Sale{SKU: sku, Stock: 30, Shards: 3})
 			must[bool](t)(stores[0].Shut(ctx, sku))

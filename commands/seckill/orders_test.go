@@ -81,7 +81,7 @@ func TestOrdersAreCompleteDuringPurchases(t *testing.T) {
 	t.Parallel()
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, s := t.Context(), newQuietStore(t, rdb, Options{})
-		const before = 3000
+		const before = 2 * MaxBatch * 2
 		sell(t, s, Sale{SKU: "sku", Stock: 1_000_000, Shards: 2})
 		known := knownSale(t, s, "sku")
 		for shard := range 2 {

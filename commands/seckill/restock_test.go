@@ -77,7 +77,7 @@ func TestS9_RestockDuringPurchases(t *testing.T) {
 	t.Parallel()
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := t.Context()
-		const shards, units = 4, 100
+		const shards, units = 4, 70
 		var stores []*Store
 		for range 4 {
 			stores = append(stores, newQuietStore(t, rdb, Options{}))
@@ -87,7 +87,7 @@ func TestS9_RestockDuringPurchases(t *testing.T) {
 		var wg sync.WaitGroup
 		for i, s := range stores[:2] {
 			wg.Go(func() {
-				for n := range 60 {
+				for n := range 30 {
 					receipt, err := s.Buy(ctx, Purchase{SKU: "sku", User: fmt.Sprint(i, n), Qty: 1})
 					if err != nil {
 						t.Error(err)
@@ -100,7 +100,7 @@ func TestS9_RestockDuringPurchases(t *testing.T) {
 		}
 		for i, s := range stores[2:] {
 			wg.Go(func() {
-				for n := range 15 {
+				for n := range 8 {
 					request := fmt.Sprint(i, n)
 					if n%2 == 0 {
 						request = ""
@@ -120,7 +120,7 @@ func TestS9_RestockDuringPurchases(t *testing.T) {
 				}
 			})
 		}
-		for asked.Load() < 30 {
+		for asked.Load() < 16 {
 			clean(t, stores[0], "sku")
 		}
 		wg.Wait()

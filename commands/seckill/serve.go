@@ -2,6 +2,7 @@ package seckill
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/redis/go-redis/v9"
@@ -164,11 +165,15 @@ func (c *call) supply(ctx context.Context, short []*order) {
 			short, err = c.supplyFrom(ctx, mark, seen, short)
 		}
 		before = seen
-		if err != nil {
-			fail(short, err)
+		if len(short) == 0 {
 			return
 		}
-		if len(short) == 0 {
+		if err != nil {
+			// Of moving units the outcome may be unknown; the purchases weren't made.
+			if errors.Is(err, script.ErrUncertain) {
+				err = fmt.Errorf("seckill buy: %w: %v", script.ErrNotExecuted, err)
+			}
+			fail(short, err)
 			return
 		}
 	}
@@ -209,5 +214,8 @@ func (c *call) supplyFrom(ctx context.Context, mark localcache.Mark, seen view, 
 		return short, err
 	}
 	// All of them, in their order: first come, first served.
-	return c.purchase(ctx, short, deliveries)
+	if short, err = c.purchase(ctx, short, deliveries); err != nil {
+		return nil, nil // and all have been told so
+	}
+	return short, nil
 }

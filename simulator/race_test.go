@@ -1,5 +1,0 @@
-//go:build race
-
-package simulator
-
-const raceEnabled = true

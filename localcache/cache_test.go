@@ -141,7 +141,7 @@ func TestRules(t *testing.T) {
 }
 
 func TestAbsentSale(t *testing.T) {
-	c, clock := newCache(Options{})
+	c, clock := newCache(Options{AbsentFor: 10 * time.Second})
 	wantVerdict(t, c, "sku", "user", "", Unknown)
 	c.LearnAbsent(c.Mark("sku"))
 	wantVerdict(t, c, "sku", "user", "", NoSale)

@@ -140,7 +140,7 @@ var lockCommands = []Command{
 		Complexity: "O(1), O(log N) for a lock that N share",
 		Arguments:  []Argument{lockName},
 		Replies: []Outcome{
-			{200, "INFO", "[200 INFO {field value…}]", "state (FREE, HELD, FOREIGN: taken by other code, NO_TTL, WRONG_TYPE), mode (exclusive, shared, permits), fence, ttl_ms, depth, holders, acquired_at, set_ttl_ms, sidecars (with clients that wait), and of this sidecar: waiters and kept (1: by AUTO). Tokens are never told"},
+			{200, "INFO", "[200 INFO {field value…}]", "name, state (FREE, HELD, FOREIGN: taken by other code, NO_TTL, WRONG_TYPE), mode (exclusive, shared, permits), fence, ttl_ms, depth, holders, acquired_at, set_ttl_ms, sidecars (with clients that wait), and of this sidecar: waiters and kept (1: by AUTO). Tokens are never told"},
 			{503, "BUSY", "[503 BUSY {}]", "Not executed, try later"},
 		},
 		Handle: lockInfo,
@@ -190,7 +190,7 @@ var (
 	lockToken = Argument{Name: "token", Type: "string", Summary: "the token that the lock was acquired with"}
 
 	lockTTLArgument  = Argument{Name: "ttl_ms", Type: "integer", Summary: "how long the lock is held unless it is renewed, in milliseconds: 10000 for ten seconds"}
-	lockWaitArgument = Argument{Name: "ms", Type: "integer", Token: "WAIT", Optional: true, Summary: "how long to wait for the lock, first come first served; no longer than the client is there"}
+	lockWaitArgument = Argument{Name: "ms", Type: "integer", Token: "WAIT", Optional: true, Summary: "how long to wait for the lock, first come first served; no longer than the client is there, whose read timeout has to be longer"}
 	lockAutoArgument = Argument{Name: "auto", Type: "block", Optional: true, Sub: []Argument{
 		{Name: "auto", Type: "pure-token", Token: "AUTO", Summary: "the sidecar renews the lock while the connection lives, and releases it at its end, at RESET and at QUIT"},
 		{Name: "ms", Type: "integer", Token: "MAXHOLD", Optional: true, Summary: "for how long in all at the most; lock.hold_ms without it"},

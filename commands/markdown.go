@@ -29,7 +29,8 @@ COMMAND DOCS, so redis-cli completes these commands and shows their arguments.
 
 A business outcome is an array that starts with an integer code; where a word is shown behind the code, it says the
 same for people. For one command and outcome the array has always the same elements; what doesn't apply is ` + "`\"\"`" + ` or
-` + "`0`" + `. With a code other than 200 and 202, no sale and no lock was changed. Misuse is an error:
+` + "`0`" + `. With a code other than 200 and 202, no sale and no lock was changed, but that CONFIRM or CANCEL
+of a reservation whose time is over lets it expire then and there. Misuse is an error:
 ` + "`ERR wrong number of arguments …`, `ERR syntax error: …`, `ERR invalid …`" + `. What Redis itself refuses (NOAUTH, NOPERM, WRONGTYPE, …)
 is passed on in its own words.
 
@@ -37,19 +38,20 @@ Ids (sku, user, request_id, token, name, …) are byte strings: any bytes, never
 milliseconds, points in time are Unix milliseconds of the Redis server's clock. ` + "`{field value…}`" + ` is a map over RESP3 and
 a flat array over RESP2; ` + "`…`" + ` repeats what stands before it.
 
-Each order that SECKILL.CONFIRM or SECKILL.CANCEL settles is published on the channel ` + "`seckill:results`" + ` as one JSON message:
+Each reservation that is confirmed, cancelled or expires is published on the channel ` + "`seckill:results`" + ` as one JSON message:
 
 ` + "```" + `json
 {"type":"seckill_result","data":{"token":"aXBob25l.1ax.ac7f52da88b4e4be0a5afe20","status":"CONFIRMED","order_id":"order-1001"}}
 ` + "```" + `
 
-The status is CONFIRMED, or CANCELLED with an empty order id. Bytes of an order id that aren't UTF-8 arrive as U+FFFD. Who isn't
+The status is CONFIRMED, or CANCELLED or EXPIRED with an empty order id. Bytes of an order id that aren't UTF-8 arrive as U+FFFD. Who isn't
 subscribed at that moment misses the message, and what a user without the right to the channel settles isn't published:
 SECKILL.RESULT has the last word.
 
-A sale has four keys, ` + "`seckill:{tag}:sale:sku`" + ` and the same with ` + "`buyers`, `orders` and `queue`" + `, none with a TTL, and a member in the
-sorted set ` + "`seckill:sales`" + `. The tag puts the four into one slot of a cluster; the field queues of SECKILL.INFO shows it. README.md says
-how to delete a sale.
+A sale has four keys for each of its shards, ` + "`seckill:{tag}:sale:sku`" + ` and the same with ` + "`buyers`, `orders` and `queue`" + `, none with a TTL,
+and a member in the sorted set ` + "`seckill:sales`" + `. The tag puts the four into one slot of a cluster; the field queues of SECKILL.INFO
+shows it. SECKILL.DROP removes them all. Beside them are ` + "`restocks`" + `, ` + "`keeper`" + ` (which sidecar looks after the sale) and, with RATE, a
+counter for each user who asks, which lives for the window.
 
 | command | what it does |
 |---|---|

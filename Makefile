@@ -6,6 +6,7 @@ SHELL := bash
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 FUZZTIME ?= 1m
+SIMULATE ?= 30m
 LOCK_SOAK ?= 200
 
 .PHONY: help
@@ -42,6 +43,10 @@ fuzz: ## run each fuzz test for FUZZTIME
 	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "$$package"; \
 	  done; \
 	done
+
+.PHONY: simulate
+simulate: ## random sales, crashes and pauses for SIMULATE; prints its seed, and what to do with one (simulator/)
+	go test -count=1 -timeout=0 -v -run '^TestSimulation$$' ./simulator -duration $(SIMULATE)
 
 .PHONY: soak
 soak: ## LOCK_SOAK rounds of 500 waiters and 10,000 locks, through two sidecars; minutes

@@ -31,6 +31,8 @@ type Options struct {
 	ClockFor  time.Duration // 1 s: for so long a reading of Redis's clock is used
 	AbsentFor time.Duration // 1 s: then an absent sale is asked for again; who restores a key by hand, or swaps databases, tells nobody
 
+	FlagFor time.Duration // 1 min: then a sold-out sale that nobody asks for is forgotten
+
 	SalesMax    int // 10,000 SKUs with a sale or a change; if more change all the time, nothing is remembered for long
 	AbsentMax   int // 50,000 SKUs without a sale
 	RatesMax    int // 100,000 users who were too fast, about 300 bytes each
@@ -45,6 +47,7 @@ func (o Options) withDefaults() Options {
 	o.Trust = cmp.Or(o.Trust, time.Second)
 	o.ClockFor = cmp.Or(o.ClockFor, time.Second)
 	o.AbsentFor = cmp.Or(o.AbsentFor, time.Second)
+	o.FlagFor = cmp.Or(o.FlagFor, time.Minute)
 	o.SalesMax = cmp.Or(o.SalesMax, 10_000)
 	o.AbsentMax = cmp.Or(o.AbsentMax, 50_000)
 	o.RatesMax = cmp.Or(o.RatesMax, 100_000)

@@ -527,3 +527,27 @@ func TestConcurrentUse(t *testing.T) {
 		t.Fatalf("%d of %d were told SoldOut while there was stock", wrong.Load(), refused.Load())
 	}
 }
+
+// A sale that was sold out and that nobody asks for any more isn't looked at for
+// ever.
+func TestAFlagThatNobodyAsksForIsForgotten(t *testing.T) {
+	c, clock := newCache(Options{})
+	c.LearnSale(c.Mark("sku"), Sale{ID: "id", Shards: 1}, redisNow)
+	if !c.LearnSoldOut(c.Mark("sku"), "id", c.NewBuyers()) {
+		t.Fatal("the flag isn't remembered")
+	}
+	for range 3 { // longer in all than it is kept, but asked for
+		clock.advance(40 * time.Second)
+		c.Heard(clock.Now())
+		wantVerdict(t, c, "sku", "user", "", SoldOut)
+		if flags := c.SoldOut(); len(flags) != 1 {
+			t.Fatalf("the flags are %v, want one", flags)
+		}
+	}
+	clock.advance(time.Minute)
+	c.Heard(clock.Now())
+	if flags := c.SoldOut(); len(flags) != 0 {
+		t.Fatalf("the flags are %v, want none", flags)
+	}
+	wantVerdict(t, c, "sku", "user", "", Unknown)
+}

@@ -73,6 +73,9 @@ func (c *Cache[R]) Refuse(sku, user, requestID string, qty int64) Answer[R] {
 		return c.refuseRate(sku, user, requestID, r, now)
 	}
 	f := c.flagOf(sku, r)
+	if f != nil {
+		f.asked = now
+	}
 	bought := f != nil && f.has(hash)
 	if bought {
 		if answer, ok := c.receiptOf(f, receiptKey{sku, user, requestID, qty}); ok {

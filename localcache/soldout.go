@@ -3,6 +3,7 @@ package localcache
 import (
 	"hash/maphash"
 	"slices"
+	"time"
 )
 
 // seed makes the hashes of users unpredictable: nobody can choose a user id that
@@ -47,8 +48,9 @@ func (b *Buyers) sort() {
 // number can't grow until stock comes back.
 type flag struct {
 	fact
-	since  uint64   // number of the moment when it was learned, among marks and changes
-	buyers []uint64 // sorted
+	since  uint64    // number of the moment when it was learned, among marks and changes
+	asked  time.Time // when somebody last wanted to buy
+	buyers []uint64  // sorted
 }
 
 func (f *flag) has(user uint64) bool {
@@ -64,7 +66,7 @@ func (f *flag) has(user uint64) bool {
 // make room.
 func (c *Cache[R]) LearnSoldOut(m Mark, saleID string, buyers *Buyers) bool {
 	buyers.sort()
-	f := &flag{fact: fact{saleID, m.number}, buyers: slices.Clone(buyers.hashes)}
+	f := &flag{fact: fact{saleID, m.number}, asked: c.opts.Now(), buyers: slices.Clone(buyers.hashes)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r, ok := c.sales.Get(m.sku)
@@ -133,16 +135,21 @@ type Flag struct {
 	Buyers int
 }
 
-// SoldOut returns the flags that stand. Who wants to be safe from changes that
-// tell nobody (a key deleted by hand) asks Redis about these from time to time,
-// and reports what it finds by Event.
+// SoldOut returns the flags that stand, and forgets those that nobody has asked for
+// in FlagFor. Who wants to be safe from changes that tell nobody (a key deleted by
+// hand) asks Redis about these from time to time, and reports what it finds by
+// Event.
 func (c *Cache[R]) SoldOut() []Flag {
+	now := c.opts.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var standing []Flag
 	for _, sku := range c.flags.Keys() {
 		f, _ := c.flags.Peek(sku)
-		if r, ok := c.sales.Peek(sku); ok && c.stands(f.fact, r) {
+		switch r, ok := c.sales.Peek(sku); {
+		case now.Sub(f.asked) >= c.opts.FlagFor:
+			c.flags.Remove(sku)
+		case ok && c.stands(f.fact, r):
 			standing = append(standing, Flag{SKU: sku, SaleID: f.saleID, Buyers: len(f.buyers)})
 		}
 	}

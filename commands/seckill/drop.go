@@ -50,7 +50,7 @@ func (s *Store) Drop(ctx context.Context, sku string, force bool) (Dropped, erro
 	if err := s.mayRemove(ctx, sku); err != nil {
 		return Dropped{}, err
 	}
-	d := &drop{Store: s, sale: found, force: force, ids: make([]string, found.Shards)}
+	d := &drop{Store: s, sale: found, force: force || found.state == removing, ids: make([]string, found.Shards)}
 	refusal, err := d.begin(ctx)
 	if err != nil {
 		return Dropped{}, err
@@ -131,9 +131,9 @@ func (d *drop) lost(ctx context.Context, shard int) error {
 	}
 	first, err := d.lookAt(ctx, d.sale.SKU)
 	switch {
-	case errors.Is(err, errNoSale), err == nil && (first.id != d.sale.id || first.state == removing):
+	case errors.Is(err, errNoSale), err == nil && first.id != d.sale.id:
 		return nil
-	case err == nil && !d.force:
+	case err == nil && !d.force && first.state != removing:
 		err = redisError(fmt.Sprintf("ERR damaged sale: its shard %d is lost; SECKILL.DROP with FORCE removes the others", shard))
 	}
 	d.ids[shard] = id

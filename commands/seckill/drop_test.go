@@ -179,6 +179,56 @@ func TestAHalfDropIsFinishedOrUndone(t *testing.T) {
 	})
 }
 
+// Wherever a DROP dies that is refused, the sale is either there as a whole or not
+// there, until somebody finishes or undoes it.
+func TestARefusedDropThatDies(t *testing.T) {
+	t.Parallel()
+	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, s := t.Context(), newQuietStore(t, rdb, Options{})
+		const shards, units = 3, 9
+		for calls, crashed := 1, true; crashed; calls++ {
+			sku := fmt.Sprint("sku", calls)
+			sell(t, s, Sale{SKU: sku, Stock: units, Shards: shards})
+			reserve(t, s, Purchase{SKU: sku, User: userOf(shards-1, shards), Qty: 1})
+			must[bool](t)(s.Shut(ctx, sku))
+			client := connect(t, rdb.Options().Addr)
+			probe := newProbe(client)
+			dying := newQuietStore(t, client, Options{})
+			probe.crashAfter(calls)
+			dropped, err := dying.Drop(ctx, sku, false)
+			if crashed = probe.crashed(); !crashed && (err != nil || dropped != Dropped{StillPending, 1}) {
+				t.Fatalf("%+v, %v", dropped, err)
+			}
+			told, _ := outcomes(t, newQuietStore(t, rdb, Options{}), sku, shards)
+			if told != NoSale && told != Closed {
+				t.Fatalf("after %d calls not all shards say the same", calls)
+			}
+			equal(t, "dropped again", must[Dropped](t)(s.Drop(ctx, sku, false)), Dropped{StillPending, 1})
+			told, _ = outcomes(t, newQuietStore(t, rdb, Options{}), sku, shards)
+			equal(t, "all shards", told, Closed)
+			whole(t, s, sku, units)
+		}
+	})
+}
+
+// What was decided is done without force, whatever is found.
+func TestADecidedDropIsFinished(t *testing.T) {
+	t.Parallel()
+	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, s := t.Context(), newQuietStore(t, rdb, Options{})
+		sell(t, s, Sale{SKU: "sku", Stock: 9, Shards: 3})
+		reserve(t, s, Purchase{SKU: "sku", User: userOf(2, 3), Qty: 1})
+		found := must[looked](t)(s.lookAt(ctx, "sku"))
+		must[Outcome](t)(move(ctx, s, found.plan, 0, "", dropping))
+		must[Outcome](t)(move(ctx, s, found.plan, 0, dropping, removing))
+		must[int64](t)(s.removeShard(ctx, "sku", found.id, 1, 3))
+		leaveShard(t, s, found.plan, 1, selling) // by a late finisher of its creation
+		rdb.Del(ctx, shardKeys(s, "sku", 2, 3).sale)
+		equal(t, "dropped", must[Dropped](t)(s.Drop(ctx, "sku", false)).Outcome, Removed)
+		equal(t, "left", fmt.Sprint(keysOf(t, rdb, "sku")), "[]")
+	})
+}
+
 // The name of a new sale stays in the index, though somebody who comes late with the
 // drop of the one before takes it out.
 func TestALateDropSparesTheNewSale(t *testing.T) {

@@ -190,7 +190,7 @@ var (
 	lockToken = Argument{Name: "token", Type: "string", Summary: "the token that the lock was acquired with"}
 
 	lockTTLArgument  = Argument{Name: "ttl_ms", Type: "integer", Summary: "how long the lock is held unless it is renewed, in milliseconds: 10000 for ten seconds"}
-	lockWaitArgument = Argument{Name: "ms", Type: "integer", Token: "WAIT", Optional: true, Summary: "how long to wait for the lock, first come first served; no longer than the client is there, whose read timeout has to be longer"}
+	lockWaitArgument = Argument{Name: "ms", Type: "integer", Token: "WAIT", Optional: true, Summary: "how long to wait for the lock, first come first served among the clients of a sidecar; no longer than the client is there, whose read timeout has to be longer"}
 	lockAutoArgument = Argument{Name: "auto", Type: "block", Optional: true, Sub: []Argument{
 		{Name: "auto", Type: "pure-token", Token: "AUTO", Summary: "the sidecar renews the lock while the connection lives, and releases it at its end, at RESET and at QUIT"},
 		{Name: "ms", Type: "integer", Token: "MAXHOLD", Optional: true, Summary: "for how long in all at the most; lock.hold_ms without it"},

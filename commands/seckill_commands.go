@@ -17,10 +17,21 @@ const (
 	maxReasonBytes = 256
 	maxPullCount   = 1_000
 	maxReplicas    = 100
+	minTimeMS      = 1_000_000_000_000   // the year 2001; smaller is seconds
 	maxTimeMS      = 100_000_000_000_000 // the year 5138; larger is not milliseconds
 	dayMS          = 24 * 60 * 60 * 1000
 	yearMS         = 365 * dayMS
 )
+
+// time takes a point in time, 0 for none. Seconds are refused: a sale would begin at
+// once, or never.
+func (p *parser) time(name string) int64 {
+	if p.more() && string(p.args[0]) == "0" {
+		p.next(name)
+		return 0
+	}
+	return p.integer(name, "a time in Unix milliseconds, or 0 for none", minTimeMS, maxTimeMS)
+}
 
 // block takes how long a command may wait.
 func (p *parser) block() time.Duration {
@@ -37,13 +48,13 @@ func seckillCreate(ctx context.Context, c *Connection, args [][]byte) Reply {
 	}
 	p.options(
 		option{"LIMIT", func() { sale.Limit = p.integer("LIMIT", "a number of units, 0 for no limit", 0, maxStock) }},
-		option{"OPEN", func() { sale.OpenAt = p.integer("OPEN", "a time in Unix milliseconds", 0, maxTimeMS) }},
-		option{"CLOSE", func() { sale.CloseAt = p.integer("CLOSE", "a time in Unix milliseconds", 0, maxTimeMS) }},
+		option{"OPEN", func() { sale.OpenAt = p.time("OPEN") }},
+		option{"CLOSE", func() { sale.CloseAt = p.time("CLOSE") }},
 		option{"PAYTTL", func() { sale.PayTTL = p.integer("PAYTTL", "a positive integer of milliseconds", 1, yearMS) }},
 		option{"SHARDS", func() { sale.Shards = int(p.integer("SHARDS", "a number of shards", 1, seckill.MaxShards)) }},
 		option{"RATE", func() {
 			sale.RateCount = p.integer("RATE", "a positive number of purchases", 1, maxRate)
-			sale.RateWindow = p.integer("the window of RATE", "a positive integer of milliseconds", 1, yearMS)
+			sale.RateWindow = p.integer("the window of RATE", "a positive integer of milliseconds", 1, dayMS)
 		}},
 	)
 	if sale.CloseAt > 0 && sale.CloseAt <= sale.OpenAt {

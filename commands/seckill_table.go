@@ -37,11 +37,11 @@ var seckillCommands = []Command{
 			{Name: "n", Type: "integer", Token: "SHARDS", Optional: true, Summary: "parts that the stock is split into, 1 to 128; seckill.shards by default"},
 			{Name: "rate", Type: "block", Token: "RATE", Optional: true, Summary: "how often a user may ask to buy; any number of times by default", Sub: []Argument{
 				{Name: "count", Type: "integer", Summary: "purchases asked for, 1 to 1000000"},
-				{Name: "window_ms", Type: "integer", Summary: "within so many milliseconds, from the first of them on"},
+				{Name: "window_ms", Type: "integer", Summary: "within so many milliseconds, 1 to 86400000, from the first of them on"},
 			}},
 		},
 		Replies: []Outcome{
-			{200, "CREATED", "[200 CREATED sku shards]", "The sale is there, and open unless OPEN says later; its stock lies in so many shards"},
+			{200, "CREATED", "[200 CREATED sku shards]", "The sale is there, and sells from OPEN, else from now, to CLOSE; its stock lies in so many shards"},
 			{409, "EXISTS", "[409 EXISTS sku shards]", "There is a sale of this SKU, which stays as it is"},
 			{202, "UNCERTAIN", "[202 UNCERTAIN sku 0]", "The reply of Redis was lost: SECKILL.INFO tells whether the sale is there; creating again does no harm"},
 			{503, "BUSY", "[503 BUSY sku 0]", "Not executed, try later"},
@@ -241,7 +241,7 @@ var seckillCommands = []Command{
 		Complexity: "O(S) where S is the number of shards",
 		Arguments:  []Argument{skuArgument},
 		Replies: []Outcome{
-			{200, "OPENED", "[200 OPENED sku]", "It sells; a CLOSE that has passed is forgotten, one to come stands"},
+			{200, "OPENED", "[200 OPENED sku]", "It sells; a closing time that is still to come stands, also if SECKILL.CLOSE came before it; one that has passed is forgotten"},
 			{404, "NO_SALE", "[404 NO_SALE sku]", nothingThereSale},
 			{202, "UNCERTAIN", "[202 UNCERTAIN sku]", "A reply of Redis was lost: do it again"},
 			{503, "BUSY", "[503 BUSY sku]", "Not executed, or not in all shards: do it again"},

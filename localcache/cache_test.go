@@ -83,12 +83,12 @@ func TestRules(t *testing.T) {
 		"closed, never had an order": {Sale{CloseAt: past, Virgin: true}, false, false, Closed, Unknown, Closed, Unknown},
 		"too fast":                   {Sale{RateCount: 1}, false, true, RateLimited, Unknown, RateLimited, Unknown},
 		"too fast, no rate any more": {Sale{}, false, true, Unknown, Unknown, Unknown, Unknown},
-		"sold out and closed":        {Sale{CloseAt: past}, true, false, Closed, SoldOut, Closed, Unknown},
-		"sold out, opens again":      {Sale{OpenAt: future}, true, false, NotOpen, SoldOut, NotOpen, Unknown},
+		"sold out and closed":        {Sale{CloseAt: past}, true, false, Closed, Unknown, Closed, Unknown},
+		"sold out, opens again":      {Sale{OpenAt: future}, true, false, NotOpen, Unknown, NotOpen, Unknown},
 		"sold out and too fast":      {Sale{RateCount: 1}, true, true, RateLimited, SoldOut, RateLimited, Unknown},
 		"closed and too fast":        {Sale{CloseAt: past, RateCount: 1}, false, true, Closed, Unknown, Closed, Unknown},
 		"opens when it closes":       {Sale{OpenAt: future, CloseAt: future}, false, false, NotOpen, Unknown, NotOpen, Unknown},
-		"everything at once":         {Sale{OpenAt: open, CloseAt: past, RateCount: 1}, true, true, Closed, SoldOut, Closed, Unknown},
+		"everything at once":         {Sale{OpenAt: open, CloseAt: past, RateCount: 1}, true, true, Closed, Unknown, Closed, Unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, clock := newCache(Options{})
@@ -321,7 +321,8 @@ func TestWindowIsOnlySaidWhereCertain(t *testing.T) {
 		"must have closed since":      {closes: redisNow + 400, after: 500 * time.Millisecond, want: Closed},
 		"may not have closed since":   {closes: redisNow + 401, after: 500 * time.Millisecond, want: Unknown},
 		"may be closed or not open":   {opens: redisNow + 60_000, closes: redisNow + 50, want: Unknown},
-		"closed, read too long ago":   {closes: 1, after: 901 * time.Millisecond, want: Unknown},
+		"closed when read, long ago":  {closes: 1, after: time.Minute, want: Closed},
+		"closed since, long ago":      {closes: redisNow + 400, after: 901 * time.Millisecond, want: Unknown},
 		"open, as far as one can say": {opens: redisNow, closes: redisNow + 60_000, want: Unknown},
 	} {
 		t.Run(name, func(t *testing.T) {

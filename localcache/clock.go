@@ -34,19 +34,31 @@ const (
 	closed
 )
 
-// window looks at the clock. It knows nothing when the reading is old, or a change
-// came after it.
+// window looks at the clock. It knows nothing when a change came after the reading.
+// Of an old reading it only knows that the sale had closed by then.
 func (c *Cache[R]) window(r *record, now time.Time) window {
-	if !c.holds(r.learned, r) || now.Sub(r.clock.asked) > c.opts.ClockFor {
+	if !c.holds(r.learned, r) {
 		return anyTime
 	}
 	earliest, latest := r.clock.bounds(now)
+	old := now.Sub(r.clock.asked) > c.opts.ClockFor
 	switch {
-	case r.sale.CloseAt > 0 && earliest >= r.sale.CloseAt:
+	case r.sale.CloseAt > 0 && (r.clock.redis >= r.sale.CloseAt || !old && earliest >= r.sale.CloseAt):
 		return closed
+	case old:
 	// CLOSED comes before NOT_OPEN, so it must not be possible yet.
 	case latest < r.sale.OpenAt && (r.sale.CloseAt == 0 || latest < r.sale.CloseAt):
 		return notOpen
 	}
 	return anyTime
+}
+
+// sells reports whether a sale is certainly open: a purchase of one that has closed,
+// or isn't open yet, is to be told so and not that it is sold out.
+func (c *Cache[R]) sells(r *record, now time.Time) bool {
+	if r.sale.OpenAt == 0 && r.sale.CloseAt == 0 {
+		return true // and whoever closes it says so
+	}
+	earliest, latest := r.clock.bounds(now)
+	return c.holds(r.learned, r) && earliest >= r.sale.OpenAt && (r.sale.CloseAt == 0 || latest < r.sale.CloseAt)
 }

@@ -46,7 +46,8 @@ type Answer[R any] struct {
 //     sale is Virgin.
 //   - RateLimited: the user's window has not ended by any reckoning. Not with a
 //     request id.
-//   - SoldOut: the sale is sold out and the user is not among its buyers.
+//   - SoldOut: the sale is sold out and certainly open, and the user is not among
+//     its buyers.
 //
 // A request with an id may have been carried out before, also by another sidecar,
 // and then gets its answer again (REPLAYED) whatever has become of the sale. So
@@ -88,7 +89,7 @@ func (c *Cache[R]) Refuse(sku, user, requestID string, qty int64) Answer[R] {
 	if a := c.refuseRate(sku, user, requestID, r, now); a.Verdict != Unknown {
 		return a
 	}
-	if f != nil && !bought {
+	if f != nil && !bought && c.sells(r, now) {
 		return Answer[R]{Verdict: SoldOut}
 	}
 	return Answer[R]{}

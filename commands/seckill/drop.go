@@ -51,14 +51,17 @@ func (s *Store) Drop(ctx context.Context, sku string, force bool) (Dropped, erro
 		return Dropped{}, err
 	}
 	d := &drop{Store: s, sale: found, force: force || found.state == removing, ids: make([]string, found.Shards)}
-	refusal, err := d.begin(ctx)
+	refusal, err := d.refusal(ctx)
+	if err == nil && refusal == "" {
+		refusal, err = d.begin(ctx)
+	}
 	if err != nil {
 		return Dropped{}, err
 	}
 	if refusal != "" {
 		s.cache.Event(sku)
 		pending, err := d.counted(ctx)
-		return Dropped{Outcome: refusal, Pending: pending}, err
+		return Dropped{Outcome: refusal, Pending: pending}, notDone(err)
 	}
 	if err := d.finish(ctx); err != nil {
 		return Dropped{}, err
@@ -90,6 +93,22 @@ type drop struct {
 
 // errDropsMeet is returned when another DROP decided otherwise meanwhile.
 var errDropsMeet = fmt.Errorf("seckill drop: %w: another one is under way", script.ErrNotExecuted)
+
+// refusal tells why a sale won't be dropped before anything is touched: while shards
+// are in DROPPING, whoever asks is told that there is no sale.
+func (d *drop) refusal(ctx context.Context) (Outcome, error) {
+	if d.force || d.sale.state != selling {
+		return "", nil
+	}
+	if stateAt(d.sale.redisNow, d.sale.OpenAt, d.sale.CloseAt) != Ended {
+		return StillOpen, nil
+	}
+	pending, err := d.counted(ctx)
+	if pending > 0 {
+		return StillPending, nil
+	}
+	return "", unlessAbsent(err) // a shard that is lost is a matter of begin
+}
 
 // begin brings all shards to DROPPING. When one refuses, by refusal or by an error,
 // those before it are brought back.
@@ -155,12 +174,13 @@ func (d *drop) undo(ctx context.Context, before int) error {
 	return nil
 }
 
-// counted returns how many units are pending in all shards.
+// counted returns how many units are pending in all shards; errNoSale when one is
+// lost.
 func (d *drop) counted(ctx context.Context) (pending int64, err error) {
 	for shard := range d.sale.Shards {
 		at, err := d.shardInfo(ctx, d.sale.SKU, d.sale.known(), shard)
 		if err != nil {
-			return 0, notDone(err)
+			return 0, err
 		}
 		pending += at.pending
 	}
@@ -187,7 +207,7 @@ func (d *drop) finish(ctx context.Context) error {
 // saleID reads of which sale a shard is, "" for none.
 func (s *Store) saleID(ctx context.Context, sku string, shard, shards int) (string, error) {
 	id, err := s.rdb.HGet(ctx, s.keys(sku, shardTag(sku, shard, shards)).sale, "sale_id").Result()
-	if err != nil && !errors.Is(err, redis.Nil) {
+	if err != nil && !errors.Is(err, redis.Nil) && !isWrongType(err) {
 		return "", plainFailure("look up", err)
 	}
 	return id, nil

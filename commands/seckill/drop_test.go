@@ -193,11 +193,12 @@ func TestARefusedDropThatDies(t *testing.T) {
 			must[bool](t)(s.Shut(ctx, sku))
 			client := connect(t, rdb.Options().Addr)
 			probe := newProbe(client)
-			dying := newQuietStore(t, client, Options{})
+			// As if it had been reserved since DROP looked.
+			d := &drop{Store: newQuietStore(t, client, Options{}), sale: must[looked](t)(s.lookAt(ctx, sku)), ids: make([]string, shards)}
 			probe.crashAfter(calls)
-			dropped, err := dying.Drop(ctx, sku, false)
-			if crashed = probe.crashed(); !crashed && (err != nil || dropped != Dropped{StillPending, 1}) {
-				t.Fatalf("%+v, %v", dropped, err)
+			refusal, err := d.begin(ctx)
+			if crashed = probe.crashed(); !crashed && (err != nil || refusal != StillPending) {
+				t.Fatalf("%s, %v", refusal, err)
 			}
 			told, _ := outcomes(t, newQuietStore(t, rdb, Options{}), sku, shards)
 			if told != NoSale && told != Closed {
@@ -207,6 +208,26 @@ func TestARefusedDropThatDies(t *testing.T) {
 			told, _ = outcomes(t, newQuietStore(t, rdb, Options{}), sku, shards)
 			equal(t, "all shards", told, Closed)
 			whole(t, s, sku, units)
+		}
+	})
+}
+
+// While a DROP is refused nobody is told that there is no sale.
+func TestARefusedDropTouchesNothing(t *testing.T) {
+	t.Parallel()
+	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, s := t.Context(), newQuietStore(t, rdb, Options{})
+		client := connect(t, rdb.Options().Addr)
+		probe := newProbe(client)
+		dropper := newQuietStore(t, client, Options{})
+		sell(t, s, Sale{SKU: "sku", Stock: 9, Shards: 3})
+		p := Purchase{SKU: "sku", User: userOf(2, 3), Qty: 1, RequestID: "r"}
+		reserve(t, s, p)
+		for _, want := range []Dropped{{StillOpen, 1}, {StillPending, 1}} {
+			equal(t, "dropped", must[Dropped](t)(dropper.Drop(ctx, "sku", false)), want)
+			equal(t, "shards moved", probe.count("script state"), 0)
+			equal(t, "same request", must[Receipt](t)(s.Buy(ctx, p)).Outcome, Replayed)
+			must[bool](t)(s.Shut(ctx, "sku"))
 		}
 	})
 }
@@ -364,14 +385,15 @@ func TestDropDuringPurchases(t *testing.T) {
 		ctx := t.Context()
 		dropper, buyer := newQuietStore(t, rdb, Options{}), newStore(t, rdb, Options{})
 		for round := range 2 {
-			sell(t, dropper, Sale{SKU: "sku", Stock: 100_000, Shards: 4})
+			sku := fmt.Sprint("sku", round)
+			sell(t, dropper, Sale{SKU: sku, Stock: 100_000, Shards: 4})
 			var reserved, gone atomic.Int64
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
 				parallel(8, func() {
 					for gone.Load() == 0 {
-						receipt, err := buyer.Buy(ctx, Purchase{SKU: "sku", User: newTokenID(), Qty: 1})
+						receipt, err := buyer.Buy(ctx, Purchase{SKU: sku, User: newTokenID(), Qty: 1})
 						switch {
 						case err != nil:
 							t.Error(err)
@@ -388,10 +410,10 @@ func TestDropDuringPurchases(t *testing.T) {
 				})
 			}()
 			eventually(t, "purchases", func() bool { return reserved.Load() > 50 })
-			dropped := must[Dropped](t)(dropper.Drop(ctx, "sku", true))
+			dropped := must[Dropped](t)(dropper.Drop(ctx, sku, true))
 			equal(t, "dropped", dropped.Outcome, Removed)
 			<-done
-			eventually(t, fmt.Sprint("nothing is left in round ", round), func() bool { return len(keysOf(t, rdb, "sku")) == 0 })
+			eventually(t, "nothing is left", func() bool { return len(keysOf(t, rdb, sku)) == 0 })
 		}
 	})
 }

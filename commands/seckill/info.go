@@ -185,11 +185,15 @@ func (s *Store) appendListed(ctx context.Context, list []Listed, names []named) 
 			reads[i] = append(reads[i], pipe.HMGet(ctx, key, "available", "stock", "state", "open_at", "close_at", "shards"))
 		}
 	}
-	if _, err := pipe.Exec(ctx); err != nil {
+	if _, err := pipe.Exec(ctx); err != nil && !isWrongType(err) {
 		return nil, err
 	}
 	var again []named
 	for i, shards := range reads {
+		if shards[0].Err() != nil {
+			list = append(list, Listed{SKU: names[i].sku, State: Damaged})
+			continue
+		}
 		first := shards[0].Val()
 		state, _ := first[2].(string)
 		if ending(state) || state == creating || first[0] == nil && first[1] == nil {
@@ -204,6 +208,10 @@ func (s *Store) appendListed(ctx context.Context, list []Listed, names []named) 
 		listed := Listed{SKU: names[i].sku, State: stateAt(clock.Val().UnixMilli(), openAt, closeAt)}
 		damaged := errors.Join(wrongOpen, wrongClose)
 		for _, shard := range shards {
+			if shard.Err() != nil {
+				damaged = errors.Join(damaged, shard.Err())
+				continue
+			}
 			left, wrong := listedNumber(shard.Val()[0])
 			listed.Left += left
 			damaged = errors.Join(damaged, wrong)
@@ -218,6 +226,9 @@ func (s *Store) appendListed(ctx context.Context, list []Listed, names []named) 
 	}
 	return list, nil
 }
+
+// isWrongType reports that a key of another type stands where a sale should.
+func isWrongType(err error) bool { return redis.HasErrorPrefix(err, "WRONGTYPE") }
 
 // listedNumber reads a counter.
 func listedNumber(value any) (int64, error) {

@@ -244,6 +244,18 @@ func (k *keeper) consider(sku string, now time.Time) {
 // busy reports whether a sale needs somebody all the time.
 func (sale *kept) busy() bool { return sale.known.PayTTL > 0 || sale.known.Shards > 1 }
 
+// pace is how often the lease of a sale is renewed, and asked for. When who has it
+// dies, that is how late reservations may expire, three times over: of a long time to
+// pay it is a small part. There may be thousands of sales that nobody buys from.
+func (sale *kept) pace() time.Duration {
+	if sale.known.PayTTL == 0 {
+		return leaseEvery
+	}
+	const part = 20
+	payTTL := time.Duration(sale.known.PayTTL) * time.Millisecond
+	return min(max(payTTL/part, leaseEvery), listEvery)
+}
+
 // tend does what is due for a sale, if it has its lease.
 func (k *keeper) tend(sale *kept, now time.Time) {
 	audit := k.AuditEvery > 0 && !sale.auditAt.After(now)
@@ -254,8 +266,9 @@ func (k *keeper) tend(sale *kept, now time.Time) {
 		}
 		return
 	}
-	sale.due = now.Add(leaseEvery)
-	until := leaseFor
+	pace := sale.pace()
+	sale.due = now.Add(pace)
+	until := leaseFor * pace / leaseEvery
 	if !sale.busy() {
 		until = max(until, k.AuditEvery) // one audit in that time, and not one by each sidecar
 	}
@@ -289,7 +302,7 @@ func (k *keeper) tend(sale *kept, now time.Time) {
 	if isLasting(err) {
 		// Another one may have the rights that are missing here: the lease lapses,
 		// and whoever asks for it has it before this one asks again.
-		sale.held, sale.due = false, now.Add(2*leaseFor)
+		sale.held, sale.due = false, now.Add(2*until)
 	}
 }
 

@@ -1,10 +1,6 @@
 package seckill
 
-import (
-	"strconv"
-
-	"seckill-proxy/sharding"
-)
+import "seckill-proxy/sharding"
 
 // DefaultPrefix is what all keys and channels begin with when Options names
 // nothing else.
@@ -45,6 +41,7 @@ const workersGroup = "workers"
 //	    open_at      Unix milliseconds, 0 for always
 //	    close_at     Unix milliseconds, 0 for never
 //	    window       how often open_at and close_at were changed
+//	    planned_close what close_at was before a CLOSE came earlier, in shard 0
 //	    pay_ttl      milliseconds that a reservation stands, 0 for ever
 //	    rate_count   purchases that a user may ask for
 //	    rate_window  in so many milliseconds, 0 for any number
@@ -69,8 +66,8 @@ const workersGroup = "workers"
 //
 // Beside each shard of a sale with a rate, for a user who asks:
 //
-//	<prefix>{<tag>}:rate:<bytes of the sku>:<sku>:<user> string, purchases asked
-//	    for; lives for rate_window
+//	<prefix>{<tag>}:rate:<sale_id>:<user> string, purchases asked for; lives for
+//	    rate_window, also if the sale is dropped before
 //
 // One more key, for all sales, and two channels have no tag.
 //
@@ -108,10 +105,8 @@ func (s *Store) keys(sku, tag string) keys {
 // all lists the keys in the order in which most scripts take them.
 func (k keys) all() []string { return []string{k.sale, k.buyers, k.orders, k.queue} }
 
-// rateKey counts what a user asks for. The length keeps SKU and user apart.
-func (s *Store) rateKey(sku, tag, user string) string {
-	return s.key("rate", strconv.Itoa(len(sku))+":"+sku+":"+user, tag)
-}
+// rateKey counts what a user asks of a sale.
+func (s *Store) rateKey(saleID, tag, user string) string { return s.key("rate", saleID+":"+user, tag) }
 
 func (s *Store) indexKey() string { return s.prefix + "sales" }
 

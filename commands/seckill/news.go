@@ -56,6 +56,7 @@ func (n *news) onMessage(channel, payload string) {
 	case eventSale:
 		n.cache.Event(sku)
 		n.keeper.reconsider(sku)
+		n.ringSale(sku) // it may have been dropped
 	case eventOrders:
 		n.ring(payload)
 	}
@@ -174,6 +175,19 @@ func (n *news) ring(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	ringAll(n.bells[name])
+}
+
+// ringSale wakes all who wait for something of a sale.
+func (n *news) ringSale(sku string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	ringAll(n.bells[event(eventOrders, sku)])
+	tokens := tokensOf(sku)
+	for name, bells := range n.bells {
+		if strings.HasPrefix(name, tokens) {
+			ringAll(bells)
+		}
+	}
 }
 
 // ringAll rings bells; one that rings already needs no more.

@@ -35,7 +35,7 @@ func TestRateIsCountedPerUserAndWindow(t *testing.T) {
 		equal(t, "somebody else", buy(s, "v").Outcome, Reserved)
 
 		// When the window has ended, the next begins.
-		rdb.Del(ctx, s.rateKey("sku", homeTag("sku", "u", knownSale(t, s, "sku")), "u"))
+		rdb.Del(ctx, s.rateKey(knownSale(t, s, "sku").ID, homeTag("sku", "u", knownSale(t, s, "sku")), "u"))
 		equal(t, "in the next window", buy(newQuietStore(t, rdb, Options{}), "u").Outcome, Reserved)
 		equal(t, "pending", whole(t, s, "sku", 1000).Pending, 5)
 	})
@@ -47,7 +47,7 @@ func TestARateWindowEnds(t *testing.T) {
 		ctx, s := t.Context(), newQuietStore(t, rdb, Options{})
 		sell(t, s, Sale{SKU: "sku", Stock: 1000, RateCount: 1, RateWindow: 20})
 		reserve(t, s, Purchase{SKU: "sku", User: "u", Qty: 1})
-		ttl := rdb.PTTL(ctx, s.rateKey("sku", firstTag("sku"), "u")).Val()
+		ttl := rdb.PTTL(ctx, s.rateKey(knownSale(t, s, "sku").ID, firstTag("sku"), "u")).Val()
 		if ttl > 20*time.Millisecond {
 			t.Fatalf("the window lasts for %v", ttl)
 		}
@@ -111,7 +111,7 @@ func TestAPurchaseThatWaitsForUnitsCountsOnce(t *testing.T) {
 			equal(t, "too many", receipt, Receipt{Outcome: SoldOut, Left: 1})
 			receipt = must[Receipt](t)(s.Buy(ctx, Purchase{SKU: "sku", User: user, Qty: 1}))
 			equal(t, "too fast", receipt.Outcome, RateLimited)
-			count := rdb.Get(ctx, s.rateKey("sku", homeTag("sku", user, knownSale(t, s, "sku")), user)).Val()
+			count := rdb.Get(ctx, s.rateKey(knownSale(t, s, "sku").ID, homeTag("sku", user, knownSale(t, s, "sku")), user)).Val()
 			equal(t, "counted", count, "2")
 		}
 		whole(t, s, "sku", 9)

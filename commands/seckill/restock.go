@@ -2,7 +2,6 @@ package seckill
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"seckill-proxy/internal/script"
@@ -33,7 +32,8 @@ func (s *Store) Restock(ctx context.Context, sku string, units int64, requestID 
 	if err != nil {
 		return Restock{Outcome: NoSale}, unlessAbsent(err)
 	}
-	const rounds = 20 // others may take what was seen
+	short, left := false, int64(0) // it was proven that the sale has fewer units
+	const rounds = 20              // others may take what was seen
 	for range rounds {
 		restock, err := s.restock(ctx, sku, known, units, requestID)
 		if err != nil {
@@ -44,14 +44,17 @@ func (s *Store) Restock(ctx context.Context, sku string, units int64, requestID 
 			if known, err = s.readSale(ctx, sku); err != nil {
 				return Restock{Outcome: NoSale}, unlessAbsent(err)
 			}
+			short = false
 			continue
 		case Insufficient:
-			short, left, err := s.bring(ctx, sku, known, -units)
-			if errors.Is(err, errNoSale) {
-				return Restock{Outcome: NoSale}, nil
+			if short {
+				return Restock{Outcome: Insufficient, Left: left}, nil
 			}
-			if err != nil || short {
-				return Restock{Outcome: Insufficient, Left: left}, err
+			// Then once more, also if it is short: the same request may have been
+			// carried out meanwhile.
+			short, left, err = s.bring(ctx, sku, known, -units)
+			if err != nil {
+				return Restock{Outcome: NoSale}, beforehand(unlessAbsent(err))
 			}
 			continue
 		}

@@ -158,6 +158,31 @@ func TestConcurrentRestocksWithOneID(t *testing.T) {
 	})
 }
 
+// One that was carried out by another while this one looked for units was carried
+// out, and doesn't find that there are too few.
+func TestARestockThatIsOvertaken(t *testing.T) {
+	t.Parallel()
+	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
+		client := connect(t, rdb.Options().Addr)
+		probe := newProbe(client)
+		slow, fast := newQuietStore(t, client, Options{}), newQuietStore(t, rdb, Options{})
+		for trips, overtaken := 1, true; overtaken; trips++ {
+			sku := fmt.Sprint("sku", trips)
+			sell(t, fast, Sale{SKU: sku, Stock: 40, Shards: 4})
+			overtaken = false
+			probe.interrupt(trips, func() {
+				overtaken = true
+				must[Restock](t)(fast.Restock(t.Context(), sku, -25, "r"))
+			})
+			restock := must[Restock](t)(slow.Restock(t.Context(), sku, -25, "r"))
+			if restock.Outcome != Restocked && restock.Outcome != Replayed {
+				t.Fatalf("overtaken after %d calls: %+v", trips, restock)
+			}
+			whole(t, fast, sku, 15)
+		}
+	})
+}
+
 // An id is bound to its sale, and the next sale of the SKU has none of them.
 func TestRestockIDsEndWithTheirSale(t *testing.T) {
 	t.Parallel()

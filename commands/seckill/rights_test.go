@@ -203,7 +203,7 @@ func TestMissingRightsInSeveralShards(t *testing.T) {
 			receipt, err := s.Buy(t.Context(), Purchase{SKU: sku, User: "u", Qty: 1})
 			return outcome(receipt.Outcome, Reserved, err)
 		}},
-		"drop": {strings.Fields("evalsha hmget time exists hdel hset unlink zrem"), func(sku string) {
+		"drop": {strings.Fields("evalsha hmget time type hdel hset unlink zrem"), func(sku string) {
 			must[bool](t)(s.Shut(t.Context(), sku))
 		}, func(s *Store, sku string) error {
 			dropped, err := s.Drop(t.Context(), sku, false)

@@ -67,13 +67,15 @@ func (c *call) purchase(ctx context.Context, orders []*order, deliveries []deliv
 		args = append(args, d.from, d.number, d.units)
 	}
 	for _, o := range orders {
-		id := newTokenID()
-		if o.RequestID != "" {
+		var id string
+		if o.RequestID == "" {
+			id = newTokenID()
+		} else {
 			id = requestTokenID(c.known.Secret, o.User, o.RequestID)
 		}
 		args = append(args, o.User, o.Qty, o.RequestID, id)
 		if c.known.RateCount > 0 {
-			keys = append(keys, c.rateKey(c.sku, tag, o.User))
+			keys = append(keys, c.rateKey(c.known.ID, tag, o.User))
 		}
 	}
 	answer, replicas, err := c.runSynced(ctx, keys, args)
@@ -160,7 +162,7 @@ func (c *call) supply(ctx context.Context, short []*order) {
 		case err != nil:
 		case seen.inTransit() != 0 && seen.same(before):
 			// Whoever sent them, to whichever shard, seems to be gone.
-			err = c.finishTransfers(ctx, c.sku, c.known)
+			err = beforehand(c.finishTransfers(ctx, c.sku, c.known))
 		default:
 			short, err = c.supplyFrom(ctx, mark, seen, short)
 		}
@@ -193,10 +195,19 @@ func (c *call) supplyFrom(ctx context.Context, mark localcache.Mark, seen view, 
 	}
 	if len(servable) == 0 {
 		if seen.inTransit() != 0 {
-			return short, c.finishTransfers(ctx, c.sku, c.known)
+			return short, beforehand(c.finishTransfers(ctx, c.sku, c.known))
 		}
 		if c.known.PayTTL > 0 {
 			if expired, err := c.sweepAll(ctx, c.sku, c.known.Shards); expired > 0 || err != nil {
+				return short, beforehand(err)
+			}
+		}
+		if c.shards > 1 {
+			// Once more, between the looks: since the home shard was asked, the same
+			// request, or the same user, may have got units through another sidecar,
+			// and is to be told so.
+			var err error
+			if short, err = c.purchase(ctx, short, nil); err != nil || len(short) == 0 {
 				return short, err
 			}
 		}
@@ -211,7 +222,7 @@ func (c *call) supplyFrom(ctx context.Context, mark localcache.Mark, seen view, 
 	}
 	deliveries, err := c.gather(ctx, c.sku, c.known, seen, wanted)
 	if err != nil {
-		return short, err
+		return short, beforehand(err)
 	}
 	// All of them, in their order: first come, first served.
 	if short, err = c.purchase(ctx, short, deliveries); err != nil {

@@ -203,6 +203,44 @@ func TestLimitAndRequestIDsOverShards(t *testing.T) {
 	})
 }
 
+// A request that was carried out through another sidecar while this one looked for
+// units gets its answer, and not that there are none, wherever it is overtaken. The
+// same for a user who may have no more.
+func TestWhoGetsTheLastUnitIsToldSoBySeveral(t *testing.T) {
+	t.Parallel()
+	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
+		client := connect(t, rdb.Options().Addr)
+		probe := newProbe(client)
+		slow, fast := newQuietStore(t, client, Options{}), newQuietStore(t, rdb, Options{})
+		const shards = 3
+		for _, request := range []string{"r", ""} {
+			for trips, overtaken := 1, true; overtaken; trips++ {
+				sku := fmt.Sprint("sku", request, trips)
+				sell(t, fast, Sale{SKU: sku, Stock: 1, Limit: 1, Shards: shards}) // in shard 0
+				knownSale(t, slow, sku)
+				p := Purchase{SKU: sku, User: userOf(1, shards), Qty: 1, RequestID: request}
+				var token string
+				overtaken = false
+				probe.interrupt(trips, func() {
+					overtaken = true
+					receipt := must[Receipt](t)(fast.Buy(t.Context(), p))
+					token = receipt.Token
+				})
+				receipt := must[Receipt](t)(slow.Buy(t.Context(), p))
+				want := Receipt{Outcome: Reserved, Token: receipt.Token}
+				if overtaken && receipt.Outcome != Reserved {
+					want = Receipt{Outcome: LimitReached, Token: token}
+					if request != "" {
+						want.Outcome = Replayed
+					}
+				}
+				equal(t, fmt.Sprint("overtaken after ", trips, " calls"), receipt, want)
+				equal(t, "pending", whole(t, fast, sku, 1).Pending, 1)
+			}
+		}
+	})
+}
+
 // A part of a sale that is lost is lost to all: nobody is told that it is sold out,
 // or to come again for ever.
 func TestS8_ALostShardIsNoSale(t *testing.T) {

@@ -16,6 +16,13 @@ import (
 // are those of that moment too: from then on others need not ask Redis.
 func (s *Store) prove(ctx context.Context, sku string, known localcache.Sale, mark localcache.Mark, seen view) (bool, error) {
 	var buyers *localcache.Buyers
+	if seen.total() == 0 {
+		// Who is refused from memory is told that it is sold out only while it is
+		// certainly open.
+		if _, err := s.readSale(ctx, sku); err != nil {
+			return false, unlessAbsent(err)
+		}
+	}
 	if seen.total() == 0 && s.loads.mayBegin(sku) {
 		began := time.Now()
 		var err error

@@ -18,7 +18,7 @@
 -- The first write, except when a sale is created, deletes nothing and is one that
 -- a full Redis allows: dropping sales is how it gets room.
 
-if redis.call('EXISTS', KEYS[1]) == 0 then
+if redis.call('TYPE', KEYS[1]).ok ~= 'hash' then -- or a key of another type, which is none
     return {'NO_SALE', 0}
 end
 local fields = redis.call('HMGET', KEYS[1], 'sale_id', 'state', 'pending', 'close_at')

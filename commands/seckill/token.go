@@ -38,10 +38,11 @@ var skuEncoding = base64.RawURLEncoding.Strict()
 
 func (t token) String() string { return tokenPrefix(t.sku, t.tag) + t.id }
 
+// tokensOf is what all tokens of a sale begin with.
+func tokensOf(sku string) string { return skuEncoding.EncodeToString([]byte(sku)) + "." }
+
 // tokenPrefix is what all tokens of a shard begin with.
-func tokenPrefix(sku, tag string) string {
-	return skuEncoding.EncodeToString([]byte(sku)) + "." + tag + "."
-}
+func tokenPrefix(sku, tag string) string { return tokensOf(sku) + tag + "." }
 
 // parseToken takes a token apart; ok is false for what can't be one.
 func parseToken(s string) (t token, ok bool) {

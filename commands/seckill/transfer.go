@@ -3,6 +3,7 @@ package seckill
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"seckill-proxy/internal/script"
 	"seckill-proxy/localcache"
 )
 
@@ -167,6 +169,15 @@ func (s *Store) gather(ctx context.Context, sku string, known localcache.Sale, s
 		}
 	}
 	return deliveries, nil
+}
+
+// beforehand is the error of an operation for which units couldn't be brought:
+// whatever has become of those, the operation wasn't executed.
+func beforehand(err error) error {
+	if errors.Is(err, script.ErrUncertain) {
+		return fmt.Errorf("%w: %s", script.ErrNotExecuted, err)
+	}
+	return err
 }
 
 // send makes a shard send units, as many as wanted or half of what it has; none

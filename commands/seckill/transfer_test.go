@@ -1,11 +1,13 @@
 package seckill
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
 
+	"seckill-proxy/internal/script"
 	"seckill-proxy/localcache"
 )
 
@@ -162,6 +164,51 @@ func TestTransfersOfASaleThatWasDropped(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An operation that fails while units are brought for it was not executed, and says
+// so; only where its own script was sent that is uncertain.
+func TestWhatFailsWhileUnitsAreBroughtIsNotExecuted(t *testing.T) {
+	t.Parallel()
+	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, s := t.Context(), newQuietStore(t, rdb, Options{})
+		for name, operation := range map[string]struct {
+			scripts int // of its own that are sent
+			run     func(s *Store, sku string) error
+		}{
+			"buy": {2, func(s *Store, sku string) error {
+				_, err := s.Buy(ctx, Purchase{SKU: sku, User: "u", Qty: 9})
+				return err
+			}},
+			"restock": {2, func(s *Store, sku string) error { _, err := s.Restock(ctx, sku, -9, ""); return err }},
+		} {
+			sell(t, s, Sale{SKU: name, Stock: 9, Shards: 3})
+			if err := operation.run(s, name); err != nil { // and Redis knows the scripts
+				t.Fatal(err)
+			}
+			uncertain := 0
+			for trips, crashed := 1, true; crashed; trips++ {
+				sku := fmt.Sprint(name, trips)
+				sell(t, s, Sale{SKU: sku, Stock: 9, Shards: 3})
+				client := connect(t, rdb.Options().Addr)
+				probe := newProbe(client)
+				dying := newQuietStore(t, client, Options{})
+				probe.crashAfter(trips)
+				err := operation.run(dying, sku)
+				crashed = probe.crashed()
+				switch {
+				case errors.Is(err, script.ErrUncertain):
+					uncertain++
+				case errors.Is(err, script.ErrNotExecuted):
+					audit := clean(t, s, sku)
+					equal(t, "units that are left", audit.Available+audit.InTransit, 9)
+				case err != nil:
+					t.Errorf("%s cut off after %d calls: %v", name, trips, err)
+				}
+			}
+			equal(t, name+": uncertain", uncertain, operation.scripts)
+		}
+	})
 }
 
 // A purchase that brings units asks Redis no more than it has to: a look at the

@@ -19,7 +19,7 @@ $redis->setOption(Redis::OPT_READ_TIMEOUT, 10);
 $database = null;
 if (extension_loaded('pdo_sqlite')) {
     $database = new PDO('sqlite::memory:');
-    $database->exec('CREATE TABLE settlements (id INTEGER PRIMARY KEY, state TEXT, fence INTEGER NOT NULL DEFAULT 0)');
+    $database->exec('CREATE TABLE settlements (id INTEGER PRIMARY KEY, state TEXT, fence INTEGER NOT NULL DEFAULT 0)'); // in MySQL: BIGINT
     $database->exec("INSERT INTO settlements (id, state) VALUES (7, 'open')");
 }
 

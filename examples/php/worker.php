@@ -59,9 +59,13 @@ for (;;) {
 function settle(Redis $redis, string $token, string $user, int $qty): void
 {
     $orderId = createOrder($token, $user, $qty);
-    [$code, $word] = $orderId === null
+    $reply = $orderId === null
         ? $redis->rawCommand('SECKILL.CANCEL', $token, 'we do not deliver there')
         : $redis->rawCommand('SECKILL.CONFIRM', $token, $orderId);
+    if ($reply === false) { // how phpredis hands over "-ERR ...": the command was wrong
+        throw new LogicException((string) $redis->getLastError());
+    }
+    [$code, $word] = $reply;
     switch ($code) {
         case 200: // CONFIRMED, CANCELLED, or REPLAYED: it was so before
             echo "$token\t", $orderId ?? '-', "\n";
@@ -69,7 +73,7 @@ function settle(Redis $redis, string $token, string $user, int $qty): void
         case 409: // CANCELLED by the customer meanwhile, or CONFIRMED with another order id
         case 410: // EXPIRED: PAYTTL is over, the units are on sale again
         case 404: // the sale was dropped
-            fwrite(STDERR, "$token: $word, undo $orderId\n");
+            fwrite(STDERR, "$token: $word" . ($orderId === null ? '' : ", undo $orderId") . "\n");
             break;
         case 202: // UNCERTAIN
         case 503: // BUSY: in both cases the order is handed out again later

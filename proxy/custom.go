@@ -60,11 +60,6 @@ func (s *session) serveCustom(row *commands.Command, cmd *resp.Command) error {
 	reply := s.execute(row, conn, cmd.Args[1:])
 	s.collect()
 	s.answer(reply)
-	if row.Blocks() && s.isGone() {
-		// As with Redis: what stands behind a command that its client died in
-		// isn't executed.
-		return errEnded
-	}
 	return nil
 }
 
@@ -116,13 +111,6 @@ func (s *session) waits(end func()) {
 	if s.gone || s.server.drain.Load() {
 		s.stopWaiting()
 	}
-}
-
-// isGone reports whether the client won't send more.
-func (s *session) isGone() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.gone
 }
 
 // stopWaiting ends the wait of the custom command under way. It is called with

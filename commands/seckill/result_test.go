@@ -78,7 +78,11 @@ func TestWaitingForAResultEnds(t *testing.T) {
 
 		before := sent.count("script result")
 		equal(t, "in time", must[Reservation](t)(s.AwaitResult(t.Context(), token, 50*time.Millisecond)), pending)
-		equal(t, "looks", sent.count("script result")-before, 2)
+		// At first and at the end, and once more if word of the sale's creation comes
+		// only now.
+		if looks := sent.count("script result") - before; looks < 2 || looks > 3 {
+			t.Errorf("it looked %d times", looks)
+		}
 
 		ctx, cancel := context.WithCancel(t.Context())
 		answer := awaitResult(t, ctx, s, sent, token, long)

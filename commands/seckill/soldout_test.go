@@ -167,7 +167,7 @@ func TestTheFlagFallsWhenStockReturns(t *testing.T) {
 					t.Parallel()
 					sale := Sale{SKU: sku, Stock: 1, Limit: 1, Shards: shards}
 					if name == "sweep" || name == "too late" {
-						sale.PayTTL = 1500
+						sale.PayTTL = 3000
 					}
 					sell(t, shop, sale)
 					token := reserve(t, a, stranger(sku))

@@ -48,7 +48,7 @@ func newPool(target *upstream.Target, max int, wait, idleMax time.Duration) *poo
 // is soon over: HELLO, AUTH, SELECT, a transaction. Clients that connect all at
 // once each need one for a moment, and take turns, so that they don't open one
 // each.
-const briefMax = 8
+const briefMax = 5
 
 // detoursMax is how many sessions at a time have a connection to themselves only
 // because the lane is stuck. When Redis stands still, thousands of clients may want

@@ -95,12 +95,22 @@ func (m *model) turned(a *answer, sale *sale, open bool) {
 		w.known = false
 	case open:
 		w.openAt = min(w.openAt, to)
-		if w.closeAt < from {
+		switch {
+		case w.closeAt == 0 || w.closeAt > to:
+		case w.planned > to:
+			w.closeAt = w.planned
+		case w.planned == -1 || w.planned >= from:
+			w.known = false
+		default:
 			w.closeAt = 0
 		}
 	case w.known && w.closeAt > 0 && w.closeAt < from:
 		// It stays closed since then.
 	default:
+		w.planned = w.closeAt
+		if !w.known || w.closeAt > 0 && w.closeAt <= to {
+			w.planned = -1
+		}
 		w.known, w.closeAt = true, to
 	}
 	w.since = time.Now()

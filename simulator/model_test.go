@@ -75,6 +75,7 @@ type window struct {
 	since           time.Time // holds from then on
 	changing        bool      // somebody opens or closes it now
 	openAt, closeAt int64     // 0 for at once, for never
+	planned         int64     // what closeAt was before a CLOSE, which OPEN brings back; -1 if that isn't known
 }
 
 // request is a purchase that is made once.

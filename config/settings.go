@@ -129,7 +129,7 @@ var settings = []setting{
 		why:   "Of how many SKUs it remembers that they have no sale.",
 		value: func(c *Config) value { return integer(&c.Seckill.Cache.AbsentMax, 1, 10_000_000) }},
 	{key: "cache.rates_max", initial: 100_000,
-		why:   "Of how many users it remembers that they ask too often, some 300 bytes each.",
+		why:   "Of how many users it remembers that they ask too often, some 220 bytes each.",
 		value: func(c *Config) value { return integer(&c.Seckill.Cache.RatesMax, 1, 10_000_000) }},
 	{key: "cache.buyers_max", initial: 4_000_000,
 		why:   "How many buyers of sold-out sales it knows, 8 bytes each; a sale with more asks Redis about every purchase.",

@@ -35,7 +35,7 @@ type Options struct {
 
 	SalesMax    int // 10,000 SKUs with a sale or a change; if more change all the time, nothing is remembered for long
 	AbsentMax   int // 50,000 SKUs without a sale
-	RatesMax    int // 100,000 users who were too fast, about 300 bytes each
+	RatesMax    int // 100,000 users who were too fast, about 220 bytes each
 	BuyersMax   int // 4,000,000 buyers of all sold-out sales, 8 bytes each
 	ReceiptsMax int // 100,000 answers to buyers of sold-out sales
 }

@@ -57,7 +57,7 @@ func (a *Audit) differ(what string, expected, found int64) {
 // read in one step. One with more is read in parts, again and again if something
 // happens to it meanwhile; if that doesn't end, the audit is Partial: the counters
 // and what moves between shards were compared, the records of that shard weren't.
-// The Store holds some 500 bytes per reservation of one shard meanwhile.
+// The Store holds the records of one shard meanwhile.
 func (s *Store) Audit(ctx context.Context, sku string) (audit Audit, found bool, err error) {
 	return s.audit(ctx, sku, true)
 }

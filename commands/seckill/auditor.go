@@ -109,7 +109,6 @@ func (x *auditor) orderRecords() {
 		x.records[id] = r
 		x.units[r.state] += r.qty
 		x.made[r.user]++
-		x.held[r.user] += 0
 		if r.state == "P" || r.state == "C" {
 			x.held[r.user] += r.qty
 		}

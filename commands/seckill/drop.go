@@ -33,7 +33,6 @@ type Dropped struct {
 // one may not be dropped, back. When shard 0 has come to REMOVING, it is decided.
 // Then they are removed, shard 0 last, since by it the sale is found.
 func (s *Store) Drop(ctx context.Context, sku string, force bool) (Dropped, error) {
-	s.Start()
 	found, err := s.lookAt(ctx, sku)
 	if err == nil && found.state == creating {
 		err = s.finishCreation(ctx, found.plan)

@@ -122,12 +122,6 @@ local function unpack_buyer(mark)
     return tonumber(units), latest
 end
 
--- The token id of a purchase that has a request id: the same request has the
--- same id, and who doesn't know the secret can't guess it.
-local function request_token_id(secret, user, request)
-    return string.sub(redis.sha1hex(secret .. #user .. ':' .. user .. request), 1, 24)
-end
-
 -- Runs a command and returns the error that it answered, nil when it went well.
 -- For the first write of a script: a refusal (no right, memory full, replica)
 -- is then returned as Redis worded it, by every version of Redis.

@@ -27,7 +27,6 @@ type Restock struct {
 // The units of a sale come and go in shard 0, so that this is one step; where
 // fewer are there than should go, others send theirs first.
 func (s *Store) Restock(ctx context.Context, sku string, units int64, requestID string) (Restock, error) {
-	s.Start()
 	known, err := s.readSale(ctx, sku)
 	if err != nil {
 		return Restock{Outcome: NoSale}, unlessAbsent(err)

@@ -357,7 +357,6 @@ func (s *Store) Shut(ctx context.Context, sku string) (found bool, err error) {
 // setWindow decides in shard 0 and tells the others. What a sidecar that dies in
 // between leaves undone, the keeper does.
 func (s *Store) setWindow(ctx context.Context, sku, decision string) (found bool, err error) {
-	s.Start()
 	known, err := s.readSale(ctx, sku)
 	if err != nil {
 		return false, unlessAbsent(err)

@@ -2,7 +2,6 @@ package seckill
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/redis/go-redis/v9"
@@ -171,10 +170,6 @@ func (c *call) supply(ctx context.Context, short []*order) {
 			return
 		}
 		if err != nil {
-			// Of moving units the outcome may be unknown; the purchases weren't made.
-			if errors.Is(err, script.ErrUncertain) {
-				err = fmt.Errorf("seckill buy: %w: %v", script.ErrNotExecuted, err)
-			}
 			fail(short, err)
 			return
 		}
@@ -213,7 +208,7 @@ func (c *call) supplyFrom(ctx context.Context, mark localcache.Mark, seen view, 
 		}
 		proven, err := c.prove(ctx, c.sku, c.known, mark, seen)
 		if err != nil || !proven {
-			return short, err
+			return short, beforehand(err)
 		}
 		for _, o := range short {
 			o.receipt = Receipt{Outcome: SoldOut, Left: total}

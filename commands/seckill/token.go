@@ -19,9 +19,8 @@ import (
 // Redis keeps only the token id: 24 hexadecimal digits, 96 bits that nobody can
 // guess. For a purchase without a request id they are random. For one with a
 // request id they are derived from the sale's secret, the user and the request
-// id, here and in records.lua alike: the same request has the same token by
-// construction, without a table of request ids that would cost memory and could
-// get lost.
+// id: the same request has the same token by construction, without a table of
+// request ids that would cost memory and could get lost.
 type token struct {
 	sku, tag, id string
 }

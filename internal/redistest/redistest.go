@@ -1,11 +1,14 @@
 // Package redistest gives tests real redis-servers: each on a free port of
 // 127.0.0.1, in a directory of its own, killed at the end of the test, and also
-// when the test's process dies without an end.
+// when the test's process dies without an end. They come alone (Start), as a
+// replica (StartReplica), as a cluster (StartCluster), or with sentinels
+// (StartSentinels).
 package redistest
 
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -13,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -33,6 +37,10 @@ type Options struct {
 	// win over those that this package sets. A loglevel above notice is not
 	// possible: the log says when the server is ready.
 	Args []string
+	// TLS makes the server's port one for TLS, with the server certificate of
+	// these. Client certificates are asked for and checked, but who has none is
+	// let in as well, unless Args say "--tls-auth-clients", "yes". nil: no TLS.
+	TLS *Certificates
 }
 
 // Server is a running redis-server. Its methods end the test when something
@@ -45,7 +53,9 @@ type Server struct {
 	t       testing.TB
 	binary  string
 	options Options
-	process *process // the running one, or the last one
+	args    []string      // those of its kind, which options.Args come after
+	process *process      // the running one, or the last one
+	client  *redis.Client // this package's own, see admin; nil until it is needed
 }
 
 // readyTimeout is how long a server may take to accept connections. It only
@@ -57,6 +67,14 @@ const readyTimeout = 30 * time.Second
 // fails the test.
 func Start(t testing.TB, options Options) *Server {
 	t.Helper()
+	return launch(t, options, func(*Server) []string { return nil })
+}
+
+// launch starts a server of a kind: prepare gets it when its port is known,
+// before there is a process, and returns the arguments of that kind. It is
+// called again when the port was taken meanwhile.
+func launch(t testing.TB, options Options, prepare func(*Server) []string) *Server {
+	t.Helper()
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
 		t.Fatalf("redis-server isn't installed (%v): install the package redis-server (Debian: apt-get install redis-server)", err)
@@ -65,7 +83,8 @@ func Start(t testing.TB, options Options) *Server {
 	t.Cleanup(s.cleanup)
 	for range 20 {
 		s.Port = freePort(t)
-		s.Addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port))
+		s.Addr = address(s.Port)
+		s.args = prepare(s)
 		err = s.start()
 		if !errors.Is(err, errAddressInUse) {
 			break
@@ -77,9 +96,12 @@ func Start(t testing.TB, options Options) *Server {
 	return s
 }
 
+func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
 // Kill ends the server with SIGKILL, as a crash does, and returns when it is
 // gone.
 func (s *Server) Kill() {
+	s.closeAdmin()
 	s.process.kill()
 }
 
@@ -121,6 +143,7 @@ func (s *Server) PID() int { return s.process.pid }
 func (s *Server) Client(t testing.TB) *redis.Client {
 	client := redis.NewClient(&redis.Options{
 		Addr:       s.Addr,
+		TLSConfig:  s.options.TLS.Client(),
 		MaxRetries: -1,
 		// Commands of the client's own accord would show in MONITOR and in
 		// command statistics.
@@ -139,7 +162,7 @@ func (s *Server) cleanup() {
 	if s.process == nil {
 		return
 	}
-	s.process.kill()
+	s.Kill()
 	if s.t.Failed() {
 		s.t.Logf("log of redis-server on %s, process %d:\n%s", s.Addr, s.process.pid, s.process.log)
 	}
@@ -150,16 +173,8 @@ var errAddressInUse = errors.New("address already in use")
 
 // start starts a process on s.Port and waits until it answers.
 func (s *Server) start() error {
-	args := []string{
-		"--bind", "127.0.0.1",
-		"--port", strconv.Itoa(s.Port),
-		"--dir", s.Dir,
-		"--save", "",
-	}
-	if s.options.AppendOnly {
-		args = append(args, "--appendonly", "yes", "--appendfsync", "always")
-	}
-	p, err := spawn(exec.Command(s.binary, append(args, s.options.Args...)...))
+	args := slices.Concat(s.args, s.commonArgs(), s.options.Args)
+	p, err := spawn(exec.Command(s.binary, args...))
 	if err != nil {
 		return err
 	}
@@ -180,13 +195,43 @@ func (s *Server) start() error {
 	}
 }
 
+// commonArgs are the arguments of a server of any kind.
+func (s *Server) commonArgs() []string {
+	args := []string{
+		"--bind", "127.0.0.1",
+		"--dir", s.Dir,
+		"--save", "",
+		"--repl-diskless-sync-delay", "0", // a replica is in sync at once
+	}
+	if tls := s.options.TLS; tls != nil {
+		args = append(args, tls.serverArgs(s.Port)...)
+	} else {
+		args = append(args, "--port", strconv.Itoa(s.Port))
+	}
+	if password := s.options.password(); password != "" {
+		args = append(args, "--masterauth", password)
+	}
+	if s.options.AppendOnly {
+		args = append(args, "--appendonly", "yes", "--appendfsync", "always")
+	}
+	return args
+}
+
+// password is the one that Args make the server ask for; empty: none.
+func (o Options) password() string {
+	at := slices.Index(o.Args, "--requirepass") + 1
+	if at == 0 || at == len(o.Args) {
+		return ""
+	}
+	return o.Args[at]
+}
+
 // ping checks that the server answers. A server that demands a password answers
 // too.
 func (s *Server) ping() error {
 	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
 	defer cancel()
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", s.Addr)
+	conn, err := s.dial(ctx)
 	if err != nil {
 		return err
 	}
@@ -209,6 +254,15 @@ func (s *Server) ping() error {
 	return nil
 }
 
+func (s *Server) dial(ctx context.Context) (net.Conn, error) {
+	if s.options.TLS != nil {
+		dialer := tls.Dialer{Config: s.options.TLS.Client()}
+		return dialer.DialContext(ctx, "tcp", s.Addr)
+	}
+	var dialer net.Dialer
+	return dialer.DialContext(ctx, "tcp", s.Addr)
+}
+
 // freePort finds a port that nobody listens on. It lies below the range from
 // which systems take the ports of outgoing connections: a client that dials a
 // killed server again and again would sooner or later be given that very port,
@@ -220,7 +274,7 @@ func freePort(t testing.TB) int {
 	for range 100 {
 		port := first + rand.IntN(last-first+1)
 		var listener net.Listener
-		listener, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		listener, err = net.Listen("tcp", address(port))
 		if err == nil {
 			if err = listener.Close(); err == nil {
 				return port
@@ -269,6 +323,15 @@ func spawn(cmd *exec.Cmd) (*process, error) {
 
 func (p *process) signal(signal os.Signal) error { return p.handle.Signal(signal) }
 
+func (p *process) running() bool {
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
+}
+
 // kill ends the process and waits for its end. A process that has ended already
 // is fine.
 func (p *process) kill() {
@@ -294,7 +357,7 @@ func (l *serverLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.text = append(l.text, p...)
-	if !l.isReady && bytes.Contains(l.text, []byte("Ready to accept connections")) {
+	if !l.isReady && saysReady(l.text) {
 		l.isReady = true
 		close(l.ready)
 	}
@@ -302,6 +365,11 @@ func (l *serverLog) Write(p []byte) (int, error) {
 		l.text = append(l.text[:0], l.text[excess:]...)
 	}
 	return len(p), nil
+}
+
+// saysReady tells whether a server or a sentinel accepts connections.
+func saysReady(log []byte) bool {
+	return bytes.Contains(log, []byte("Ready to accept connections")) || bytes.Contains(log, []byte("Sentinel ID is"))
 }
 
 func (l *serverLog) contains(s string) bool {

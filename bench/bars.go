@@ -32,6 +32,8 @@ var bars = []bar{
 		values: versus(buy500, direct, throughput, ratio)},
 	{what: "Sold out: throughput", against: directScript, bound: 2, decimals: 2,
 		values: versus(soldout, direct, throughput, ratio)},
+	{what: "Sold out, pipeline of 16: throughput", against: directScript, bound: 2, decimals: 2,
+		values: versus(soldoutp16, direct, throughput, ratio)},
 	// redis-benchmark asks for the configuration when it starts.
 	{what: "Sold out: commands in Redis per purchase", against: nothing, bound: 0.01, atMost: true, decimals: 3, values: alone(soldout, commands)},
 	{what: "A purchase at a time: p50 of the latency, more by", against: directScript, bound: 0.2, atMost: true, decimals: 3, unit: " ms",
@@ -50,6 +52,16 @@ var bars = []bar{
 		})},
 	{what: "Contended lock, 100 clients: p99 of the wait by its mean", against: nothing, bound: 3, atMost: true, decimals: 2,
 		values: ofContention(func(ours, _ contention) []float64 { return ours.column(unfairness) })},
+	{what: "A sale over three masters, 500 clients: CPU of Redis, busiest node by idlest", against: nothing, bound: 1.2, atMost: true, decimals: 2,
+		values: ofCluster(func(three, _ site) []float64 { return three.column(unevenness) })},
+	{what: "A sale over three masters, 500 clients: CPU of all Redis per purchase", against: oneNode, bound: 1.3, atMost: true, decimals: 2,
+		values: ofCluster(func(three, one site) []float64 {
+			values := three.column(allNodesCPU)
+			for i, other := range one.column(allNodesCPU) {
+				values[i] /= other
+			}
+			return values
+		})},
 	{what: "Connections to Redis", against: nothing, bound: 16, atMost: true,
 		values: ofConnections(func(c *connections) float64 { return float64(c.ordinary.upstream) })},
 	{what: "Clients that got an error", against: nothing, bound: 0, atMost: true,
@@ -98,13 +110,32 @@ func ofFlash(measure func(*flash) float64) func(results, string) []float64 {
 	}
 }
 
-// ofContention measures the sidecar of the question about a lock.
+// ofContention measures the sidecar of the question about a lock, with
+// contendClients.
 func ofContention(measure func(ours, spin contention) []float64) func(results, string) []float64 {
 	return func(r results, sidecar string) []float64 {
-		if len(r.contention) != 2 || r.contention[1].contender != sidecar {
+		found := map[string]contention{}
+		for _, c := range r.contention {
+			if c.clients == contendClients {
+				found[c.contender] = c
+			}
+		}
+		if len(found[sidecar].rounds) == 0 {
 			return nil
 		}
-		return measure(r.contention[1], r.contention[0])
+		return measure(found[sidecar], found[direct])
+	}
+}
+
+// ofCluster measures the sidecar of the question about a cluster.
+func ofCluster(measure func(three, one site) []float64) func(results, string) []float64 {
+	return func(r results, sidecar string) []float64 {
+		one, found := siteNamed(r.cluster, oneNode)
+		three, foundToo := siteNamed(r.cluster, threeMasters)
+		if !found || !foundToo || three.sidecar.name != sidecar {
+			return nil
+		}
+		return measure(three, one)
 	}
 }
 

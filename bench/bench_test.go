@@ -32,6 +32,7 @@ func TestSmallRun(t *testing.T) {
 	for _, w := range workloads {
 		wantRows(t, tables, w.title+" (`"+w.key+"`)", 0, contenders)
 	}
+	wantRows(t, tables, "A sale over three masters, 500 clients (`cluster`)", 0, []string{oneNode, oneShard, threeMasters})
 	wantRows(t, tables, "30 clients of one sidecar (`connections`)", 0, []string{
 		"30 at work at a time: connections to Redis", "30 at work at a time: clients that got an error",
 		"memory (RSS) without clients", "memory (RSS) with all clients idle", "per client", "of that in Go's heap",
@@ -93,7 +94,7 @@ func wantRows(t *testing.T, tables map[string][][]string, title string, column i
 
 func TestOptions(t *testing.T) {
 	for args, want := range map[string]string{
-		"-only get5":          `-only: no question "get5"; there are get50, get500, get50p16, set50, lonebuy, buy500, soldout, flash, lock100, connections`,
+		"-only get5":          `-only: no question "get5"; there are get50, get500, get50p16, set50, lonebuy, buy500, buy500p16, soldout, soldoutp16, flash, lock100, cluster, connections`,
 		"-peers nginx":        `-peers: "nginx" is none of twemproxy, HAProxy`,
 		"-rounds 0":           "-rounds, -n, -clients and -buyers must be at least 1",
 		"-update -only get50": "-update writes all results: it doesn't go with -only",

@@ -98,7 +98,7 @@ func questionKeys() []string {
 	for _, w := range workloads {
 		keys = append(keys, w.key)
 	}
-	return append(keys, flashKey, contendKey, connectionsKey)
+	return append(keys, flashKey, contendKey, clusterKey, connectionsKey)
 }
 
 // run measures, and writes the report to stdout and progress to stderr.
@@ -127,6 +127,11 @@ func run(ctx context.Context, opts options, stdout, stderr io.Writer) error {
 	}
 	if opts.asks(contendKey) {
 		if results.contention, err = measureContention(ctx, lab, opts, stderr); err != nil {
+			return err
+		}
+	}
+	if opts.asks(clusterKey) {
+		if results.cluster, err = measureCluster(ctx, lab, opts, stderr); err != nil {
 			return err
 		}
 	}

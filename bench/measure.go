@@ -27,6 +27,7 @@ type results struct {
 	rounds      map[string]map[string][]sample // by workload and contender, one for each round
 	flash       *flash
 	contention  []contention // direct, and one sidecar
+	cluster     []site       // the sites of clusterSites
 	connections *connections
 }
 

@@ -20,6 +20,9 @@ func report(r results) string {
 	if r.contention != nil {
 		reportContention(&b, r.contention)
 	}
+	if r.cluster != nil {
+		reportCluster(&b, r.cluster)
+	}
 	if r.connections != nil {
 		reportConnections(&b, r.connections)
 	}
@@ -100,9 +103,10 @@ func reportFlash(b *strings.Builder, f *flash) {
 }
 
 func reportContention(b *strings.Builder, measured []contention) {
-	fmt.Fprintf(b, "\n### One lock that %d clients want (`%s`)\n\n", contendClients, contendKey)
-	row(b, "contender", "hand-overs/s", "mean wait ms", "p99 wait ms", "p99 by mean", "commands in Redis per hand-over")
-	rule(b, 6)
+	fmt.Fprintf(b, "\n### One lock that many clients want (`%s`)\n\n", contendKey)
+	row(b, "clients", "contender", "hand-overs/s", "taken again at once, %", "mean wait ms", "p99 wait ms", "p99 by mean",
+		"commands in Redis per hand-over", "CPU µs per hand-over: proxy", "Redis")
+	rule(b, 10)
 	for _, c := range measured {
 		column := func(decimals int, measure func(contended) float64) string {
 			return spreadOf(c.column(measure)).format(decimals)
@@ -111,11 +115,38 @@ func reportContention(b *strings.Builder, measured []contention) {
 		if name == direct {
 			name = spinning
 		}
-		row(b, name, column(0, handOvers),
+		row(b, fmt.Sprint(c.clients), name, column(0, handOvers),
+			column(1, func(r contended) float64 { return 100 * r.again }),
 			column(2, func(r contended) float64 { return r.mean }),
 			column(2, func(r contended) float64 { return r.p99 }),
 			column(2, unfairness),
-			column(1, func(r contended) float64 { return r.commands }))
+			column(1, func(r contended) float64 { return r.commands }),
+			column(1, func(r contended) float64 { return r.proxyCPU }),
+			column(1, func(r contended) float64 { return r.redisCPU }))
+	}
+}
+
+func reportCluster(b *strings.Builder, sites []site) {
+	fmt.Fprintf(b, "\n### A sale over three masters, %d clients (`%s`)\n\n", clusterLoad.clients, clusterKey)
+	row(b, "contender", "thousand/s", "p99 ms", "CPU µs/purchase: proxy", "Redis, all nodes", "Redis, by node", "busiest node by idlest",
+		"commands in Redis per purchase")
+	rule(b, 8)
+	for _, s := range sites {
+		column := func(decimals int, measure func(siteRound) float64) string {
+			return spreadOf(s.column(measure)).format(decimals)
+		}
+		var nodes []string
+		for i := range s.nodes {
+			nodes = append(nodes, column(1, func(r siteRound) float64 { return r.nodeCPU[i] }))
+		}
+		row(b, s.name,
+			column(1, func(r siteRound) float64 { return r.throughput / 1000 }),
+			column(2, func(r siteRound) float64 { return r.p99 }),
+			column(1, func(r siteRound) float64 { return r.proxyCPU }),
+			column(1, allNodesCPU),
+			strings.Join(nodes, ", "),
+			column(2, unevenness),
+			column(2, func(r siteRound) float64 { return r.commands }))
 	}
 }
 

@@ -39,6 +39,9 @@ const (
 	lonebuy  = "lonebuy"
 	buy500   = "buy500"
 	soldout  = "soldout"
+
+	buy500p16  = "buy500p16"
+	soldoutp16 = "soldoutp16"
 )
 
 var workloads = []workload{
@@ -48,7 +51,9 @@ var workloads = []workload{
 	{key: set50, title: "SET, 50 clients, no pipelining", clients: 50, pipeline: 1, share: 1, prepare: setKey},
 	{key: lonebuy, title: "A purchase at a time", clients: 1, pipeline: 1, share: 0.1, sale: true, prepare: purchases},
 	{key: buy500, title: "Purchases that succeed, 500 clients", clients: 500, pipeline: 1, share: 0.2, sale: true, prepare: purchases},
+	{key: buy500p16, title: "Purchases that succeed, 500 clients, pipeline of 16", clients: 500, pipeline: 16, share: 1, sale: true, prepare: purchases},
 	{key: soldout, title: "Purchases from a sold-out sale, 50 clients", clients: 50, pipeline: 1, share: 0.5, sale: true, prepare: refusals},
+	{key: soldoutp16, title: "Purchases from a sold-out sale, 50 clients, pipeline of 16", clients: 50, pipeline: 16, share: 2, sale: true, prepare: refusals},
 }
 
 func (w workload) takes(c contender) bool { return !w.sale || c.ours || c.name == direct }
@@ -66,7 +71,7 @@ const (
 )
 
 func getKey(f *field, _ contender) (task, error) {
-	_, err := f.do(f.addr, "SET", benchKey, benchValue)
+	_, err := ask(f.addr, "SET", benchKey, benchValue)
 	return task{command: []string{"GET", benchKey}}, err
 }
 
@@ -83,48 +88,62 @@ const (
 	request = "request-" + random
 )
 
+// stock is more than is ever bought.
+const stock = 1_000_000_000
+
 func purchases(f *field, c contender) (task, error) {
-	const stock = 1_000_000_000
 	command, sku, err := openSale(f, c, stock)
-	return task{command: command, done: func(n int) error { return f.wantPending(sku, n+openingPurchases) }}, err
+	return task{command: command, done: func(n int) error { return wantPending(f.anySidecar().addr, sku, n+openingPurchases) }}, err
 }
 
 func refusals(f *field, c contender) (task, error) {
 	command, sku, err := openSale(f, c, openingPurchases)
-	return task{command: command, done: func(int) error { return f.wantPending(sku, openingPurchases) }}, err
+	return task{command: command, done: func(int) error { return wantPending(f.anySidecar().addr, sku, openingPurchases) }}, err
 }
 
 // sales numbers the sales: each has a name of its own, since sidecars may
 // remember things of a sale that Redis has forgotten.
 var sales atomic.Int64
 
-// openingPurchases is how many units openSale buys.
+// openingPurchases is how many units createSale buys.
 const openingPurchases = 2
 
 // openSale empties Redis, creates a sale and returns its SKU and the purchase
 // that redis-benchmark shall repeat: SECKILL.BUY for a sidecar, for the direct
 // way a call of single.lua, which makes the same records.
 func openSale(f *field, c contender, stock int) (command []string, sku string, err error) {
-	sku = fmt.Sprint("sku-", sales.Add(1))
-	sidecar := f.anySidecar().addr
-	for _, step := range []struct {
-		addr    string
-		command []string
-	}{
-		{f.addr, []string{"FLUSHALL"}},
-		{sidecar, []string{"SECKILL.CREATE", sku, strconv.Itoa(stock)}},
-		{sidecar, []string{"SECKILL.BUY", sku, "first"}},
-		{sidecar, []string{"SECKILL.BUY", sku, "second"}},
-	} {
-		if _, err := f.do(step.addr, step.command...); err != nil {
-			return nil, "", err
-		}
+	if sku, err = createSale([]string{f.addr}, f.anySidecar().addr, stock); err != nil {
+		return nil, "", err
 	}
 	if c.name == direct {
 		command, err = f.singleCall(sku)
 		return command, sku, err
 	}
-	return []string{"SECKILL.BUY", sku, user, "ID", request}, sku, nil
+	return purchaseOf(sku), sku, nil
+}
+
+// purchaseOf is the purchase that redis-benchmark repeats.
+func purchaseOf(sku string) []string { return []string{"SECKILL.BUY", sku, user, "ID", request} }
+
+// createSale empties the servers of Redis, creates a sale with these further
+// arguments and buys openingPurchases units of it.
+func createSale(redis []string, sidecar string, stock int, args ...string) (sku string, err error) {
+	for _, addr := range redis {
+		if _, err := ask(addr, "FLUSHALL"); err != nil {
+			return "", err
+		}
+	}
+	sku = fmt.Sprint("sku-", sales.Add(1))
+	for _, command := range [][]string{
+		append([]string{"SECKILL.CREATE", sku, strconv.Itoa(stock)}, args...),
+		{"SECKILL.BUY", sku, "first"},
+		{"SECKILL.BUY", sku, "second"},
+	} {
+		if _, err := ask(sidecar, command...); err != nil {
+			return "", err
+		}
+	}
+	return sku, nil
 }
 
 //go:embed single.lua
@@ -132,11 +151,11 @@ var singleLua string
 
 // singleCall returns the call of single.lua that makes a purchase.
 func (f *field) singleCall(sku string) ([]string, error) {
-	sha, err := f.do(f.addr, "SCRIPT", "LOAD", singleLua)
+	sha, err := ask(f.addr, "SCRIPT", "LOAD", singleLua)
 	if err != nil {
 		return nil, err
 	}
-	found, err := f.do(f.addr, "KEYS", "*:sale:"+sku)
+	found, err := ask(f.addr, "KEYS", "*:sale:"+sku)
 	if err != nil {
 		return nil, err
 	}
@@ -152,8 +171,8 @@ func (f *field) singleCall(sku string) ([]string, error) {
 	return append(call, "c2t1.7c5.", user, "1", request), nil
 }
 
-// do executes a command on a connection of its own.
-func (f *field) do(addr string, command ...string) (any, error) {
+// ask executes a command on a connection of its own.
+func ask(addr string, command ...string) (any, error) {
 	c, err := dial(addr)
 	if err != nil {
 		return nil, err
@@ -164,8 +183,8 @@ func (f *field) do(addr string, command ...string) (any, error) {
 
 // wantPending wants so many units of a sale to be reserved, or nearly: random
 // users meet now and then, and the second of them is refused.
-func (f *field) wantPending(sku string, want int) error {
-	reply, err := f.do(f.anySidecar().addr, "SECKILL.INFO", sku)
+func wantPending(sidecar, sku string, want int) error {
+	reply, err := ask(sidecar, "SECKILL.INFO", sku)
 	if err != nil {
 		return err
 	}

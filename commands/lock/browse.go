@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -83,23 +84,52 @@ const (
 )
 
 // List returns up to listMax locks that are held and whose names match a pattern of
-// Redis's, by whomever they were taken. It looks at all keys of the database,
-// scanCount at a time, and ends with ctx.
+// Redis's, by whomever they were taken. It looks at all keys of the database, in a
+// cluster at those of all masters, scanCount at a time, and ends with ctx.
 func (l *Locker) List(ctx context.Context, pattern string) ([]Listed, error) {
 	if q, ok := l.at.(*quorum); ok {
 		return q.list(ctx, l.opts, pattern)
 	}
-	return listOf(ctx, l.rdb, l.opts, pattern)
+	if cluster, ok := l.rdb.(*redis.ClusterClient); ok {
+		return listOfAll(ctx, cluster, l.opts, pattern)
+	}
+	return listOf(ctx, l.rdb, l.rdb, l.opts, pattern)
 }
 
-// listOf lists the locks of one server.
-func listOf(ctx context.Context, rdb redis.Cmdable, o Options, pattern string) ([]Listed, error) {
+// listOfAll lists the locks of all masters. One whose slot moves meanwhile may be seen at
+// two of them.
+func listOfAll(ctx context.Context, cluster *redis.ClusterClient, o Options, pattern string) ([]Listed, error) {
+	var (
+		mu    sync.Mutex
+		locks []Listed
+		seen  = make(map[string]bool)
+	)
+	err := cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
+		found, err := listOf(ctx, master, cluster, o, pattern)
+		mu.Lock()
+		defer mu.Unlock()
+		for _, lock := range found {
+			if !seen[lock.Name] {
+				seen[lock.Name] = true
+				locks = append(locks, lock)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, unread(err)
+	}
+	return locks[:min(len(locks), listMax)], nil
+}
+
+// listOf lists the locks of one server; rdb knows where each of them is now.
+func listOf(ctx context.Context, server, rdb redis.Cmdable, o Options, pattern string) ([]Listed, error) {
 	var (
 		locks  []Listed
 		cursor uint64
 	)
 	for {
-		page, next, err := rdb.ScanType(ctx, cursor, literal(o.Prefix)+pattern, scanCount, "string").Result()
+		page, next, err := server.ScanType(ctx, cursor, literal(o.Prefix)+pattern, scanCount, "string").Result()
 		if err != nil {
 			return nil, unread(err)
 		}

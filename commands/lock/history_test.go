@@ -134,14 +134,17 @@ const slack = 5_000
 
 // turn has a client take a lock once, hold it for a while, maybe longer than it
 // lasts, and give it back.
-func (h *history) turn(client int, l *Locker, name, token string, ttl time.Duration) {
+//
+// With replicas they have a lock that is acquired. One that they may not have may be
+// lost at any time, when a master is.
+func (h *history) turn(client int, l *Locker, name, token string, ttl time.Duration, replicas int64) {
 	e := event{name: name, token: token}
 	as := func(what happening) event {
 		e := e
 		e.what = what
 		return e
 	}
-	req := Request{Name: name, Token: token, TTL: ttl, Wait: rand.N(2 * ttl)}
+	req := Request{Name: name, Token: token, TTL: ttl, Wait: rand.N(2 * ttl), Replicas: replicas}
 	from := clock()
 	got, err := l.Acquire(context.Background(), req)
 	to := clock()
@@ -149,7 +152,7 @@ func (h *history) turn(client int, l *Locker, name, token string, ttl time.Durat
 	case errors.Is(err, script.ErrUncertain):
 		h.saw(client, as(mayAcquire), from, never)
 		h.saw(client, as(lapsed), from+ttl.Microseconds(), never)
-	case err != nil || got.Outcome != Acquired:
+	case err != nil || got.Outcome != Acquired && got.Outcome != Unconfirmed:
 		time.Sleep(rand.N(ttl / 10)) // not executed, or in vain
 		return
 	default:
@@ -161,7 +164,14 @@ func (h *history) turn(client int, l *Locker, name, token string, ttl time.Durat
 		}
 		time.Sleep(hold)
 	}
-	lapses := e.fence + ttl.Microseconds()
+	// With replicas it was written once more, until now.
+	earliest, latest := e.fence+ttl.Microseconds(), e.fence+ttl.Microseconds()
+	if replicas > 0 {
+		latest = max(latest, to+ttl.Microseconds())
+	}
+	if got.Outcome == Unconfirmed {
+		earliest = from
+	}
 	from = clock()
 	gone, err := l.Release(context.Background(), name, token, nil)
 	to = clock()
@@ -176,7 +186,7 @@ func (h *history) turn(client int, l *Locker, name, token string, ttl time.Durat
 			h.saw(client, as(mayRelease), from, never)
 		}
 		if e.fence > 0 {
-			h.saw(client, as(lapsed), lapses-slack, lapses+slack)
+			h.saw(client, as(lapsed), earliest-slack, latest+slack)
 		}
 	}
 }
@@ -184,32 +194,16 @@ func (h *history) turn(client int, l *Locker, name, token string, ttl time.Durat
 // Clients of two sidecars, while Redis is paused, killed and restarted, and forgets
 // its scripts.
 func TestHistoriesAreLinearizable(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t, redistest.Options{AppendOnly: true, Args: []string{"--appendfsync", "always"}})
 	rdb := redis.NewClient(&redis.Options{
 		Addr: server.Addr, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
 		DialTimeout: 100 * time.Millisecond, ReadTimeout: 300 * time.Millisecond, WriteTimeout: 300 * time.Millisecond,
 	})
 	t.Cleanup(func() { rdb.Close() })
-	const ttl = 200 * time.Millisecond
-	var (
-		h        history
-		wait     sync.WaitGroup
-		end      = make(chan struct{})
-		names    = []string{"a", "b", "c"}
-		sidecars = []*Locker{newLocker(t, rdb), newLocker(t, rdb)}
-	)
-	for client := range 9 {
-		wait.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-end:
-					return
-				default:
-					h.turn(client, sidecars[client%2], names[client%len(names)], fmt.Sprintf("%d-%d", client, i), ttl)
-				}
-			}
-		})
-	}
+	sidecars := []*Locker{newLocker(t, rdb), newLocker(t, rdb)}
+	h := record(sidecars, []string{"a", "b", "c"}, 0)
+	const ttl = recordedTTL
 	for round := range 6 {
 		time.Sleep(ttl + rand.N(2*ttl))
 		switch round % 3 {
@@ -226,9 +220,41 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 		}
 	}
 	time.Sleep(ttl)
-	close(end)
-	wait.Wait()
+	h.check(t)
+}
 
+// recording is a history that is being made.
+type recording struct {
+	history
+	end  chan struct{}
+	wait sync.WaitGroup
+}
+
+const recordedTTL = 200 * time.Millisecond
+
+// record has clients of several sidecars take locks again and again.
+func record(sidecars []*Locker, names []string, replicas int64) *recording {
+	h := &recording{end: make(chan struct{})}
+	for client := range 3 * len(names) {
+		h.wait.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-h.end:
+					return
+				default:
+					h.turn(client, sidecars[client%len(sidecars)], names[client%len(names)], fmt.Sprintf("%d-%d", client, i), recordedTTL, replicas)
+				}
+			}
+		})
+	}
+	return h
+}
+
+// check ends it, and looks whether it is possible.
+func (h *recording) check(t *testing.T) {
+	t.Helper()
+	close(h.end)
+	h.wait.Wait()
 	seen := map[happening]int{}
 	for _, op := range h.ops {
 		seen[op.Input.(event).what]++

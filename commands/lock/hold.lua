@@ -148,6 +148,12 @@ local function take(want, s, depth, fence)
   return fence
 end
 
+-- tell sends a message to a sidecar, and returns what PUBLISH does. In a cluster it comes
+-- once from each master; by the time in it the sidecar knows that it is the same.
+local function tell(channel, sidecar, kind, name)
+  return redis.pcall('PUBLISH', channel .. sidecar, kind .. whole(now()) .. ' ' .. name)
+end
+
 -- pass gives the turn to the first sidecar of the line that hears of it, and tells
 -- the one behind it to look whether the turn is used. It returns who has the turn
 -- now, nil for nobody. Whoever has the right to publish nothing gives the turn to
@@ -157,11 +163,11 @@ local function pass(channel, name)
     local first = redis.call('ZRANGE', line, 0, 0)[1]
     if not first then return nil end
     redis.call('ZREM', line, first)
-    local heard = redis.pcall('PUBLISH', channel .. first, 'T' .. name)
+    local heard = tell(channel, first, 'T', name)
     if type(heard) == 'table' or heard > 0 then
       redis.call('SET', turn, first, 'PX', TURN_MS)
       local second = redis.call('ZRANGE', line, 0, 0)[1]
-      if second then redis.pcall('PUBLISH', channel .. second, 'S' .. name) end
+      if second then tell(channel, second, 'S', name) end
       return first
     end
   end

@@ -227,9 +227,39 @@ const (
 // renew renews the lock, and waits for Redis no longer than a third of the TTL, so
 // that there is time to try again.
 func (h *hold) renew(ctx context.Context, ttl time.Duration) (Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(max(h.ttl/3, renewMin), renewMax))
+	patience := min(max(h.ttl/3, renewMin), renewMax)
+	_, clustered := h.locker.rdb.(*redis.ClusterClient)
+	if clustered {
+		patience /= 2 // for each of two attempts
+	}
+	renewing, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return h.locker.renew(ctx, h.key.name, h.key.token, ttl, true)
+	result, err := h.locker.renew(renewing, h.key.name, h.key.token, ttl, true)
+	if err == nil || isAnswer(err) || !clustered {
+		return result, err
+	}
+	prolonging, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if h.prolong(prolonging, ttl) {
+		return Result{Outcome: Renewed}, nil
+	}
+	return result, err
+}
+
+// prolong keeps an exclusive lock alive while its slot moves, which can take longer than
+// its TTL: Redis serves each of its keys meanwhile, but not all of them together.
+func (h *hold) prolong(ctx context.Context, ttl time.Duration) bool {
+	k, err := h.locker.keys(h.key.name)
+	if err != nil {
+		return false
+	}
+	for _, key := range []string{k.lock, k.record} {
+		a, err := h.locker.at.run(ctx, prolongScript, h.key.token, []string{key}, h.key.token, ttl.Milliseconds(), flag(key == k.record))
+		if err != nil || a.Outcome != Renewed {
+			return false
+		}
+	}
+	return true
 }
 
 // isAnswer reports an error that Redis itself answered.

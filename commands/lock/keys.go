@@ -29,19 +29,24 @@ import "seckill-proxy/sharding"
 //	                       all others. 50 ms.
 //	lockmeta:{T}:fence     string: the last fence drawn in the slot, a decimal
 //	                       number below 2^53. No TTL: at most 16384 such keys,
-//	                       one per slot, however many names there are.
+//	                       one per slot, however many names there are. Where it is
+//	                       lost, or a failover loses its latest values, the clock
+//	                       makes fences grow: that of the new master may be behind
+//	                       by less than the failover took. What SYNC confirmed is
+//	                       not lost, the counter included.
 //
 // A sidecar listens on the channel lockmeta:wake:ID, where ID is random.
 //
 // A Redis ACL user needs, for all of LOCK.*:
 //
-//	~lock:* ~lockmeta:* &lockmeta:* +evalsha +eval +pttl +get +set +time
-//	+hmget +hget +hset +hdel +pexpire +del +exists +zadd +zrem +zrange +zcard
+//	~lock:* ~lockmeta:* &lockmeta:* +evalsha +eval +pttl +get +mget +set
+//	+time +hmget +hget +hset +hdel +pexpire +del +exists +zadd +zrem +zrange +zcard
 //	+zscore +zcount +zrangebyscore +publish +subscribe +ping
 //	+wait (for SYNC) +scan (for LOCK.LIST)
 //
 // ("~lock*" says the same of the keys in one pattern.) Without the right to the
-// channels everything works, and who waits looks every 50 ms.
+// channels everything works, and who waits looks every 50 ms. Without +mget a
+// release costs Redis more.
 type keys struct {
 	lock   string
 	record string

@@ -17,6 +17,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -107,9 +108,9 @@ type Locker struct {
 	voice  voice
 	closed bool
 
-	listening *listen.Listener // nil until somebody waits
-	leaving   chan string      // names of locks for which nobody waits any more
-	ending    chan struct{}    // closed by Close
+	listening *listen.Nodes // nil until somebody waits
+	leaving   chan string   // names of locks for which nobody waits any more
+	ending    chan struct{} // closed by Close
 	running   sync.WaitGroup
 }
 
@@ -246,7 +247,7 @@ func (l *Locker) acquire(ctx context.Context, req Request, k keys, w want) (Resu
 		a, err := l.take(context.WithoutCancel(ctx), req.Name, k, w, turnOf{})
 		return a.Result, err
 	}
-	if req.Token != "" && l.waited(req.Name) {
+	if req.Token != "" && l.waited(req.Name) && l.mayHold(ctx, k, w.token) {
 		// Whoever holds the lock already doesn't stand in line behind those who
 		// wait for it.
 		a, err := l.take(context.WithoutCancel(ctx), req.Name, k, w, turnOf{})
@@ -255,6 +256,19 @@ func (l *Locker) acquire(ctx context.Context, req Request, k keys, w want) (Resu
 		}
 	}
 	return l.wait(ctx, req.Name, k, w, req.Wait)
+}
+
+// mayHold reports whether a token may hold a lock, false when it certainly doesn't. It
+// asks by commands that cost less than a script, since nearly always it doesn't.
+func (l *Locker) mayHold(ctx context.Context, k keys, token string) bool {
+	if l.rdb == nil {
+		return true
+	}
+	ask := l.rdb.Pipeline()
+	value, share := ask.Get(ctx, k.lock), ask.HGet(ctx, k.record, "="+token)
+	_, _ = ask.Exec(context.WithoutCancel(ctx)) // each command has its own error
+	none := errors.Is(value.Err(), redis.Nil) || value.Err() == nil && value.Val() != token
+	return !none || !errors.Is(share.Err(), redis.Nil)
 }
 
 // turnOf says for whom a lock is asked.
@@ -277,22 +291,59 @@ func (l *Locker) take(ctx context.Context, name string, k keys, w want, t turnOf
 // confirm waits until enough replicas have a lock. On the connection on which it
 // waits, the lock is written once more: Redis waits for what this connection wrote.
 func (l *Locker) confirm(ctx context.Context, k keys, req Request, result Result) (Result, error) {
-	client, ok := l.rdb.(*redis.Client)
-	if !ok {
-		result.Outcome = Unconfirmed
-		return result, nil
-	}
-	conn := client.Conn()
-	defer conn.Close()
 	ctx = context.WithoutCancel(ctx)
-	if _, err := (single{conn}).run(ctx, renewScript, result.Token, k.all(), l.renewal(req.Name, result.Token, result.TTL, true)...); err != nil {
-		return result, fmt.Errorf("%w: %w", script.ErrUncertain, err)
+	confirmed, err := l.replicas(ctx, k, req, result)
+	for attempt := 1; errors.Is(err, script.ErrNotExecuted) && attempt < confirmAttempts; attempt++ {
+		if cluster, ok := l.rdb.(*redis.ClusterClient); ok {
+			cluster.ReloadState(ctx) // the slot may have moved
+		}
+		time.Sleep(confirmPause << attempt)
+		confirmed, err = l.replicas(ctx, k, req, result)
 	}
-	confirmed, err := conn.Wait(ctx, int(req.Replicas), l.opts.SyncTimeout).Result()
 	if err != nil || confirmed < req.Replicas {
 		result.Outcome = Unconfirmed
 	}
 	return result, nil
+}
+
+// How a lock is written once more where Redis refuses it: a slot moves, or a replica
+// takes over.
+const (
+	confirmAttempts = 5
+	confirmPause    = 5 * time.Millisecond // doubled with each attempt
+)
+
+// errGone says that a lock isn't held any more: a replica took over that didn't have it.
+var errGone = errors.New("the lock is not held any more")
+
+// replicas writes a lock once more, and returns how many replicas have it.
+func (l *Locker) replicas(ctx context.Context, k keys, req Request, result Result) (int64, error) {
+	master, err := l.masterOf(ctx, k)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", script.ErrNotExecuted, err)
+	}
+	conn := master.Conn()
+	defer conn.Close()
+	a, err := single{conn}.run(ctx, renewScript, result.Token, k.all(), l.renewal(req.Name, result.Token, result.TTL, true)...)
+	switch {
+	case err != nil:
+		return 0, err
+	case a.Outcome != Renewed || a.Fence != result.Fence:
+		return 0, errGone
+	}
+	return conn.Wait(ctx, int(req.Replicas), l.opts.SyncTimeout).Result()
+}
+
+// masterOf returns a client of the server that has a lock, as far as is known.
+func (l *Locker) masterOf(ctx context.Context, k keys) (*redis.Client, error) {
+	switch rdb := l.rdb.(type) {
+	case *redis.Client:
+		return rdb, nil
+	case *redis.ClusterClient:
+		return rdb.MasterForKey(ctx, k.lock)
+	default:
+		return nil, fmt.Errorf("no connection of its own by a %T", rdb)
+	}
 }
 
 // Release gives back one level of a lock: Released, NotOwner, Expired or
@@ -333,7 +384,9 @@ func (l *Locker) release(ctx context.Context, name string, k keys, g giving) (Re
 	o := l.offer(name)
 	args := append([]any{g.token, g.levels, flag(g.force), l.id, o.waiters, flag(o.first), l.channel(), name}, o.want().args(l.audible())...)
 	a, err := l.at.run(context.WithoutCancel(ctx), releaseScript, g.token, k.all(), args...)
-	l.settleOffer(name, o, a, err)
+	if l.settleOffer(name, o, a, err) {
+		runtime.Gosched() // who has the lock now is told before who gave it back
+	}
 	if err == nil && a.Outcome == Released && a.Depth == 0 {
 		l.ended(name, milliseconds(a.more[0]), max(milliseconds(a.more[1]), g.life))
 	}
@@ -363,7 +416,7 @@ func (l *Locker) renew(ctx context.Context, name, token string, ttl time.Duratio
 	}
 	a, err := l.at.run(ctx, renewScript, token, k.all(), l.renewal(name, token, ttl, longer)...)
 	if err == nil && a.Outcome == Renewed {
-		l.lookWithin(name, a.TTL+lapseMargin)
+		l.ofQueue(name, func(q *queue) { l.lookWithin(q, a.TTL+lapseMargin) })
 	}
 	return a.Result, err
 }

@@ -337,9 +337,10 @@ func TestOptions(t *testing.T) {
 // and given back, level by level.
 func TestFullRedis(t *testing.T) {
 	rdb := redistest.Start(t, redistest.Options{}).Client(t)
-	l, ctx := locker(rdb), t.Context()
+	l, ctx := newLocker(t, rdb), t.Context()
 	fence := acquire(t, l, "x", "me", minute).Fence
 	acquire(t, l, "x", "me", minute)
+	waiting := waitFirst(t, l, 1)
 
 	must(rdb.ConfigSet(ctx, "maxmemory", "1").Result())(t)
 	if _, err := l.Acquire(ctx, Request{Name: "y", TTL: minute}); !errors.Is(err, script.ErrNotExecuted) {
@@ -354,10 +355,12 @@ func TestFullRedis(t *testing.T) {
 	expect(t, release(t, l, "x", "me"), Result{Released, "me", fence, minute, 1})
 	expectTTLs(t, l, rdb, "x")
 	expect(t, release(t, l, "x", "me"), Result{Released, "me", fence, 0, 0})
+	next := granted(t, waiting[0])
+	expect(t, release(t, l, "x", next.Token), Result{Released, next.Token, next.Fence, 0, 0})
 	expectNoTraces(t, rdb)
 }
 
-// The rights that keys.go names are enough, and without those on the companion
+// The rights that keys.go names are enough, those for speed (+mget) not counted, and without those on the companion
 // keys nothing is done at all.
 func TestRightsOfAnACLUser(t *testing.T) {
 	server := redistest.Start(t, redistest.Options{})

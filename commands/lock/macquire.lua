@@ -3,7 +3,8 @@
 -- KEYS  six for each lock
 -- ARGV  1 token   2 TTL in milliseconds
 --       3 '1' when whoever gives the locks back will wake who waits, else '0'
---       4 prefix of the channels   5 and more: the names of the locks
+--       4 prefix of the channels   5 what the fence is no less than
+--       6 and more: the names of the locks
 --
 -- Returns {outcome, fence, ttl_ms, depth, blind} as acquire.lua does:
 --   ACQUIRED    all are the token's now, with one fence, larger than any earlier
@@ -16,7 +17,7 @@
 local want = {token = ARGV[1], ttl = tonumber(ARGV[2]), mode = 'exclusive', wakes = ARGV[3]}
 local channel = ARGV[4]
 
-local states, fence, wait, blind = {}, 0, 0, 0
+local states, fence, wait, blind = {}, tonumber(ARGV[5]), 0, 0
 for i = 0, #KEYS / 6 - 1 do
   use(i)
   local s = read(want.token)
@@ -24,7 +25,7 @@ for i = 0, #KEYS / 6 - 1 do
   if s.left == -1 then return {'NO_TTL', 0, 0, 0, 0} end
   if not s.mine then
     if open(s, want) then
-      wait = math.max(wait, held_up('', channel, ARGV[5 + i]))
+      wait = math.max(wait, held_up('', channel, ARGV[6 + i]))
     else
       wait = math.max(wait, opens_in(s, want))
       if not s.wakes then blind = 1 end

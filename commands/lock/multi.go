@@ -2,8 +2,16 @@ package lock
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"seckill-proxy/internal/script"
+	"seckill-proxy/sharding"
 )
 
 // This file is how several locks are taken: all or none.
@@ -20,6 +28,11 @@ type MultiRequest struct {
 // token and one fence for all, Busy, NoTTL or WrongType; with a Wait TimedOut
 // instead of Busy.
 //
+// Locks of one slot are taken in one step. Those of several slots of a cluster are
+// taken slot by slot, always in the same order, and given back when not all can be
+// had: others may find one of them busy for that moment. When it isn't known whether
+// one was taken, the Result has the token, and what could not be given back lapses.
+//
 // Who waits takes one lock after the other, in the order of their names, so that no
 // two can wait for each other; none of them is the caller's before all are. ctx ends
 // the waiting.
@@ -28,53 +41,156 @@ func (l *Locker) AcquireAll(ctx context.Context, req MultiRequest) (Result, erro
 		return Result{}, ErrQuorum
 	}
 	slices.Sort(req.Names)
-	all := make([]keys, len(req.Names))
+	many := several{names: req.Names, keys: make([]keys, len(req.Names)), token: newToken(), ttl: req.TTL}
 	for i, name := range req.Names {
 		var err error
-		if all[i], err = l.keys(name); err != nil {
+		if many.keys[i], err = l.keys(name); err != nil {
 			return Result{}, err
 		}
 	}
-	ttl := req.TTL
 	if req.Tie != nil {
-		ttl = min(ttl, req.Tie.max(l.opts))
+		many.ttl = min(many.ttl, req.Tie.max(l.opts))
 		if !req.Tie.Of.reserve(len(req.Names), l.opts.AutoMax) {
 			return Result{}, ErrBusy
 		}
 	}
-	token := newToken()
-	result, err := l.takeAll(context.WithoutCancel(ctx), req.Names, all, token, ttl)
+	result, err := l.takeAll(context.WithoutCancel(ctx), many)
 	if err == nil && result.Outcome == Busy && req.Wait > 0 {
-		result, err = l.waitForAll(ctx, req, all, token, ttl)
+		result, err = l.waitForAll(ctx, many, req.Wait)
 	}
 	if req.Tie != nil {
 		for _, name := range req.Names {
-			req.Tie.Of.settle(l, name, want{token: token, ttl: ttl}, *req.Tie, result, err)
+			req.Tie.Of.settle(l, name, want{token: many.token, ttl: many.ttl}, *req.Tie, result, err)
 		}
 	}
 	return result, err
 }
 
-// takeAll runs macquire.lua.
-func (l *Locker) takeAll(ctx context.Context, names []string, all []keys, token string, ttl time.Duration) (Result, error) {
-	var allKeys []string
-	args := []any{token, ttl.Milliseconds(), flag(l.audible()), l.channel()}
-	for i, name := range names {
-		allKeys = append(allKeys, all[i].all()...)
+// several are locks that one wants.
+type several struct {
+	names []string
+	keys  []keys // of each
+	token string
+	ttl   time.Duration
+}
+
+// bySlot takes several locks apart into those of each slot, in the order of the slots.
+func (m several) bySlot() []several {
+	places := make(map[int]int) // of a slot in the parts
+	var slots []int
+	for _, k := range m.keys {
+		slot := sharding.Slot(k.lock)
+		if _, known := places[slot]; !known {
+			places[slot] = 0
+			slots = append(slots, slot)
+		}
+	}
+	slices.Sort(slots)
+	parts := make([]several, len(slots))
+	for place, slot := range slots {
+		places[slot] = place
+		parts[place] = several{token: m.token, ttl: m.ttl}
+	}
+	for i, k := range m.keys {
+		part := &parts[places[sharding.Slot(k.lock)]]
+		part.names, part.keys = append(part.names, m.names[i]), append(part.keys, k)
+	}
+	return parts
+}
+
+// allKeys are the keys of all locks, as scripts expect them.
+func (m several) allKeys() []string {
+	var all []string
+	for _, k := range m.keys {
+		all = append(all, k.all()...)
+	}
+	return all
+}
+
+// takeAll takes locks that the token may have already.
+func (l *Locker) takeAll(ctx context.Context, many several) (Result, error) {
+	parts := []several{many}
+	if _, ok := l.rdb.(*redis.ClusterClient); ok {
+		parts = many.bySlot()
+	}
+	if len(parts) == 1 {
+		a, err := l.takePart(ctx, many, 0)
+		return a.Result, err
+	}
+	return l.takeParts(ctx, parts)
+}
+
+// takePart runs macquire.lua.
+func (l *Locker) takePart(ctx context.Context, part several, fence int64) (answer, error) {
+	args := []any{part.token, part.ttl.Milliseconds(), flag(l.audible()), l.channel(), fence}
+	for _, name := range part.names {
 		args = append(args, name)
 	}
-	a, err := l.at.run(ctx, macquireScript, token, allKeys, args...)
-	return a.Result, err
+	return l.at.run(ctx, macquireScript, part.token, part.allKeys(), args...)
+}
+
+// takeParts takes the locks of several slots. The fence of all is that of the last
+// slot, which is no less than any before it.
+func (l *Locker) takeParts(ctx context.Context, parts []several) (Result, error) {
+	began := time.Now()
+	var result Result
+	for i, part := range parts {
+		a, err := l.takePart(ctx, part, result.Fence)
+		if err != nil || a.Outcome != Acquired {
+			taken := parts[:i]
+			if errors.Is(err, script.ErrUncertain) {
+				taken = parts[:i+1]
+			}
+			l.giveBackAll(ctx, taken...)
+			return a.Result, err
+		}
+		result = a.Result
+	}
+	err := l.raiseAll(ctx, parts[:len(parts)-1], result.Fence)
+	if result.TTL = (result.TTL - time.Since(began)).Truncate(time.Millisecond); err == nil && result.TTL <= 0 {
+		err = fmt.Errorf("%w: taking the locks took as long as they would have lasted", script.ErrNotExecuted)
+	}
+	if err != nil {
+		l.giveBackAll(ctx, parts...)
+		return Result{}, err
+	}
+	return result, nil
+}
+
+// raiseAll gives the locks of several slots one fence, which none of them had before, and
+// none that comes later will have.
+func (l *Locker) raiseAll(ctx context.Context, parts []several, fence int64) error {
+	for _, part := range parts {
+		a, err := l.at.run(ctx, fenceScript, part.token, part.allKeys(), part.token, fence)
+		if err == nil && a.Outcome != Held {
+			err = errors.New("a lock was lost before all were taken")
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %v", script.ErrNotExecuted, err) // all are given back
+		}
+	}
+	return nil
+}
+
+// giveBackAll gives locks back, as far as they are held. What can't be given back lapses.
+func (l *Locker) giveBackAll(ctx context.Context, parts ...several) {
+	for _, part := range parts {
+		for i, name := range part.names {
+			if _, err := l.release(ctx, name, part.keys[i], giving{token: part.token, levels: 1}); err != nil {
+				l.log.Warn("a lock that was taken with others could not be given back, and lapses", zap.String("lock", name), zap.Error(err))
+			}
+		}
+	}
 }
 
 // waitForAll takes one lock after the other, and keeps those that it has meanwhile.
-func (l *Locker) waitForAll(ctx context.Context, req MultiRequest, all []keys, token string, ttl time.Duration) (Result, error) {
-	deadline := time.Now().Add(req.Wait)
+func (l *Locker) waitForAll(ctx context.Context, many several, wait time.Duration) (Result, error) {
+	deadline := time.Now().Add(wait)
 	var taken Ties
-	for _, name := range req.Names {
+	for _, name := range many.names {
 		result, err := l.Acquire(ctx, Request{
-			Name: name, TTL: ttl, Wait: max(time.Until(deadline), time.Millisecond), Token: token,
-			Tie: &Tie{Of: &taken, HoldMax: req.Wait + ttl, inner: true},
+			Name: name, TTL: many.ttl, Wait: max(time.Until(deadline), time.Millisecond), Token: many.token,
+			Tie: &Tie{Of: &taken, HoldMax: wait + many.ttl, inner: true},
 		})
 		if err != nil || result.Outcome != Acquired {
 			taken.Release()
@@ -82,11 +198,12 @@ func (l *Locker) waitForAll(ctx context.Context, req MultiRequest, all []keys, t
 		}
 	}
 	taken.forget()
-	result, err := l.takeAll(context.WithoutCancel(ctx), req.Names, all, token, ttl)
-	if err == nil && result.Outcome != Acquired { // one was lost meanwhile
-		for i, name := range req.Names {
-			_, _ = l.release(ctx, name, all[i], giving{token: token, levels: 1})
-		}
+	ctx = context.WithoutCancel(ctx)
+	result, err := l.takeAll(ctx, many)
+	if err != nil || result.Outcome != Acquired { // one was lost meanwhile, or Redis is
+		l.giveBackAll(ctx, many)
+	}
+	if err == nil && result.Outcome != Acquired {
 		result = Result{Outcome: TimedOut}
 	}
 	return result, err

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 func acquireAll(l *Locker, wait time.Duration, names ...string) (Result, error) {
@@ -98,38 +100,42 @@ func TestWhoLeavesWhileWaitingForSeveralHasNone(t *testing.T) {
 // Philosophers: everybody wants two of few, from two sidecars, and all get them.
 func TestNoDeadlock(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, s *store) {
-		const names, clients, rounds = 4, 8, 15
-		var (
-			sidecars = []*Locker{newLocker(t, s.rdb), newLocker(t, s.rdb)}
-			holders  [names]atomic.Int32
-			wait     sync.WaitGroup
-		)
-		for i := range clients {
-			l := sidecars[i%2]
-			wait.Go(func() {
-				for range rounds {
-					first := rand.IntN(names)
-					pair := []int{first, (first + 1) % names}
-					got, err := acquireAll(l, minute, fmt.Sprint(pair[0]), fmt.Sprint(pair[1]))
-					if err != nil || got.Outcome != Acquired {
-						t.Errorf("got %+v, %v", got, err)
-						return
-					}
-					for _, n := range pair {
-						if holders[n].Add(1) != 1 {
-							t.Errorf("%d is held twice", n)
-						}
-					}
-					for _, n := range pair {
-						holders[n].Add(-1)
-						if _, err := l.Release(context.Background(), fmt.Sprint(n), got.Token, nil); err != nil {
-							t.Error(err)
-						}
-					}
-				}
-			})
-		}
-		wait.Wait()
+		philosophers(t, s.rdb)
 		expectNoTraces(t, s.rdb)
 	})
+}
+
+func philosophers(t *testing.T, rdb redis.UniversalClient) {
+	const names, clients, rounds = 4, 8, 15
+	var (
+		sidecars = []*Locker{newLocker(t, rdb), newLocker(t, rdb)}
+		holders  [names]atomic.Int32
+		wait     sync.WaitGroup
+	)
+	for i := range clients {
+		l := sidecars[i%2]
+		wait.Go(func() {
+			for range rounds {
+				first := rand.IntN(names)
+				pair := []int{first, (first + 1) % names}
+				got, err := acquireAll(l, minute, fmt.Sprint(pair[0]), fmt.Sprint(pair[1]))
+				if err != nil || got.Outcome != Acquired {
+					t.Errorf("got %+v, %v", got, err)
+					return
+				}
+				for _, n := range pair {
+					if holders[n].Add(1) != 1 {
+						t.Errorf("%d is held twice", n)
+					}
+				}
+				for _, n := range pair {
+					holders[n].Add(-1)
+					if _, err := l.Release(context.Background(), fmt.Sprint(n), got.Token, nil); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	wait.Wait()
 }

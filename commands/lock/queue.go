@@ -45,7 +45,10 @@ const (
 type queue struct {
 	waiters list.List // of *waiter; the front is the head
 	lookAt  time.Time // when the head looks next
+	alarm   *time.Timer
+	alarmAt time.Time // when alarm wakes the head; zero: it doesn't
 	calls   int       // how often something happened that makes a look worthwhile
+	heard   string    // the latest message, without the name
 	streak  int       // hand-overs inside of this sidecar in a row
 }
 
@@ -88,41 +91,53 @@ func (q *queue) head() *waiter {
 	return nil
 }
 
-// lookNow makes the head look, also if it is looking: the answer may be older than
-// what happened.
-func (q *queue) lookNow() {
+// lookNow makes the head of a queue look, also if it is looking: the answer may be
+// older than what happened. The caller holds mu.
+func (l *Locker) lookNow(q *queue) {
 	q.calls++
 	q.lookAt = time.Time{}
-	if head := q.head(); head != nil {
-		head.notify()
-	}
+	l.rouse(q)
 }
 
-// lookWithin makes the head look no later than after d.
-func (q *queue) lookWithin(d time.Duration) {
+// lookWithin makes the head of a queue look no later than after d. The caller holds mu.
+func (l *Locker) lookWithin(q *queue, d time.Duration) {
 	if at := time.Now().Add(d); at.Before(q.lookAt) {
 		q.lookAt = at
-		if head := q.head(); head != nil {
-			head.notify()
-		}
+		l.rouse(q)
 	}
 }
 
-// lookWithin is queue.lookWithin for those who wait for a lock, if any do.
-func (l *Locker) lookWithin(name string, d time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if q := l.queues[name]; q != nil {
-		q.lookWithin(d)
+// rouse sees to it that the head of a queue wakes up when it is to look: now, or by the
+// queue's alarm. An alarm that is set for earlier stays: where a lock goes from hand
+// to hand, nobody has to be woken only to learn that there is nothing to look for.
+// The caller holds mu.
+func (l *Locker) rouse(q *queue) {
+	head, in := q.head(), time.Until(q.lookAt)
+	switch {
+	case head == nil:
+	case in <= 0:
+		head.notify()
+	case !q.alarmAt.IsZero() && !q.lookAt.Before(q.alarmAt):
+	case q.alarm == nil:
+		q.alarmAt = q.lookAt
+		q.alarm = time.AfterFunc(in, func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			q.alarmAt = time.Time{}
+			l.rouse(q)
+		})
+	default:
+		q.alarmAt = q.lookAt
+		q.alarm.Reset(in)
 	}
 }
 
-// lookNow is queue.lookNow for those who wait for a lock, if any do.
-func (l *Locker) lookNow(name string) {
+// ofQueue does something with the queue of those who wait for a lock, if any do.
+func (l *Locker) ofQueue(name string, do func(q *queue)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if q := l.queues[name]; q != nil {
-		q.lookNow()
+		do(q)
 	}
 }
 
@@ -178,16 +193,19 @@ func (l *Locker) enqueue(name string, w *waiter) bool {
 	return true
 }
 
-// leave takes a waiter out of its queue. The next head is told that it is one.
+// leave takes a waiter out of its queue. Who is the head now looks when it is time.
 func (l *Locker) leave(name string, w *waiter) {
 	q := l.queues[name]
 	wasHead := q.head() == w
 	q.waiters.Remove(w.place)
-	switch head := q.head(); {
-	case head == nil:
+	switch {
+	case q.waiters.Len() == 0:
+		if q.alarm != nil {
+			q.alarm.Stop()
+		}
 		delete(l.queues, name)
 	case wasHead:
-		head.notify()
+		l.rouse(q)
 	}
 }
 
@@ -202,7 +220,8 @@ func (l *Locker) depart(name string, w *waiter) {
 
 // attend does for a waiter what is to be done, until it is served.
 func (l *Locker) attend(name string, k keys, w *waiter) (Result, error) {
-	timer := time.NewTimer(0)
+	set := w.deadline
+	timer := time.NewTimer(time.Until(set))
 	defer timer.Stop()
 	for {
 		step, until := l.next(name, w)
@@ -213,7 +232,10 @@ func (l *Locker) attend(name string, k keys, w *waiter) (Result, error) {
 			l.look(name, k, w)
 			continue
 		}
-		timer.Reset(time.Until(until))
+		if !until.Equal(set) {
+			timer.Reset(time.Until(until))
+			set = until
+		}
 		gone := w.gone.Done()
 		if step == stepHold {
 			gone = nil // its end changes nothing now
@@ -221,6 +243,7 @@ func (l *Locker) attend(name string, k keys, w *waiter) (Result, error) {
 		select {
 		case <-w.changed:
 		case <-timer.C:
+			set = time.Time{}
 		case <-gone:
 		}
 	}
@@ -236,7 +259,8 @@ const (
 	stepHold               // it waits until something changes or a time
 )
 
-// next decides what a waiter does next, and until when at the latest.
+// next decides what a waiter does next, and until when at the latest. From here on who
+// looks is offered nothing.
 func (l *Locker) next(name string, w *waiter) (step, time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -251,6 +275,7 @@ func (l *Locker) next(name string, w *waiter) (step, time.Time) {
 	case w.offered:
 		w.serve(Result{Token: w.want.token}, script.ErrUncertain)
 	case !w.waited:
+		w.looking = true
 		return stepLook, now // it may be had without waiting
 	case w.doubt && (gone || !now.Before(w.deadline)):
 		w.serve(Result{Token: w.want.token}, script.ErrUncertain)
@@ -261,10 +286,10 @@ func (l *Locker) next(name string, w *waiter) (step, time.Time) {
 	case q.head() != w:
 		return stepPause, w.deadline
 	case !now.Before(q.lookAt):
+		w.looking = true
 		return stepLook, now
-	case q.lookAt.Before(w.deadline):
-		return stepPause, q.lookAt
 	default:
+		l.rouse(q)
 		return stepPause, w.deadline
 	}
 	l.depart(name, w)
@@ -291,7 +316,6 @@ func (l *Locker) kept(name string, k keys, w *waiter) (Result, error) {
 func (l *Locker) look(name string, k keys, w *waiter) {
 	l.mu.Lock()
 	q := l.queues[name]
-	w.looking = true
 	calls, t := q.calls, turnOf{waits: true, others: q.waiters.Len() > 1, doubt: w.doubt}
 	l.mu.Unlock()
 
@@ -322,18 +346,19 @@ func (l *Locker) look(name string, k keys, w *waiter) {
 	}
 	if q.calls != calls {
 		q.lookAt = time.Time{}
+		l.rouse(q)
 	}
 }
 
 // taken serves a waiter that has the lock, and tells the next head when to look. lined:
 // the sidecar is still in line, for others.
 func (l *Locker) taken(name string, q *queue, w *waiter, result Result, lined bool) {
-	l.leave(name, w)
-	w.serve(result, nil)
 	q.lookAt = time.Time{} // there may be room for one more
 	if w.want.mode == Exclusive && result.Outcome == Acquired && lined {
 		q.lookAt = time.Now().Add(l.nextLook(result.TTL, false))
 	}
+	l.leave(name, w)
+	w.serve(result, nil)
 }
 
 // nextLook is how long to wait before the next look at a lock that opens in ttl.
@@ -388,15 +413,15 @@ func (l *Locker) offer(name string) offer {
 	return o
 }
 
-// settleOffer tells the waiter what became of the offer. Those who have begun to wait
-// since may have looked before the release, which then took the sidecar out of the
-// line.
-func (l *Locker) settleOffer(name string, o offer, a answer, err error) {
+// settleOffer tells the waiter what became of the offer, and reports whether it has the
+// lock now. Those who have begun to wait since may have looked before the release,
+// which then took the sidecar out of the line.
+func (l *Locker) settleOffer(name string, o offer, a answer, err error) (handedOver bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q := l.queues[name]
 	if q == nil {
-		return
+		return false
 	}
 	w := o.to
 	if w != nil && !w.served {
@@ -405,19 +430,20 @@ func (l *Locker) settleOffer(name string, o offer, a answer, err error) {
 			l.taken(name, q, w, Result{Outcome: Acquired, Token: w.want.token, Fence: a.more[2], TTL: w.want.ttl, Depth: 1}, o.waiters > 1)
 			q.streak++
 			l.told.HandedOver()
-			return
+			return true
 		}
 		w.doubt = w.doubt || errors.Is(err, script.ErrUncertain)
 		w.notify()
 	}
 	switch {
 	case err != nil:
-		q.lookWithin(lookEvery)
+		l.lookWithin(q, lookEvery)
 	case w == nil:
-		q.lookNow()
+		l.lookNow(q)
 	case a.Outcome == Released && a.Depth == 0 || a.Outcome == Expired:
 		// Others have their turn, or it isn't open yet.
 		q.streak = 0
-		q.lookWithin(turnTime)
+		l.lookWithin(q, turnTime)
 	}
+	return false
 }

@@ -282,7 +282,7 @@ func (q *quorum) list(ctx context.Context, o Options, pattern string) ([]Listed,
 	missing := 0
 	var failures error
 	for _, node := range q.nodes {
-		locks, err := listOf(ctx, node, o, pattern)
+		locks, err := listOf(ctx, node, node, o, pattern)
 		if err != nil {
 			missing++
 			failures = errors.Join(failures, err)

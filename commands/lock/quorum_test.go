@@ -202,6 +202,7 @@ func TestQuorumWithServersThatLostTheirData(t *testing.T) {
 
 // Fences grow through majorities, though single servers know of no clock that does.
 func TestQuorumFencesGrowThroughMajorities(t *testing.T) {
+	t.Parallel()
 	onNodes(t, func(t *testing.T, c *cluster) {
 		l := c.locker(t)
 		k := must(l.keys("x"))(t)

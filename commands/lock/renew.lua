@@ -35,6 +35,6 @@ end
 -- Who waits counts on the time that was left before.
 if s.left > ttl then
   local first = redis.call('ZRANGE', line, 0, 0)[1]
-  if first then redis.pcall('PUBLISH', channel .. first, 'T' .. name) end
+  if first then tell(channel, first, 'T', name) end
 end
 return {'RENEWED', tonumber(s.fence or 0), ttl, s.depth or 1}

@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -20,11 +21,17 @@ var acquireSource string
 //go:embed macquire.lua
 var macquireSource string
 
+//go:embed handover.lua
+var handoverSource string
+
 //go:embed release.lua
 var releaseSource string
 
 //go:embed renew.lua
 var renewSource string
+
+//go:embed prolong.lua
+var prolongSource string
 
 //go:embed check.lua
 var checkSource string
@@ -41,8 +48,9 @@ var leaveSource string
 var (
 	acquireScript  = script.New("lock.acquire", holdSource+acquireSource)
 	macquireScript = script.New("lock.macquire", holdSource+macquireSource)
-	releaseScript  = script.New("lock.release", holdSource+releaseSource)
+	releaseScript  = script.New("lock.release", handoverSource+holdSource+releaseSource)
 	renewScript    = script.New("lock.renew", holdSource+renewSource)
+	prolongScript  = script.New("lock.prolong", prolongSource)
 	checkScript    = script.New("lock.check", holdSource+checkSource)
 	infoScript     = script.New("lock.info", holdSource+infoSource)
 	fenceScript    = script.New("lock.fence", holdSource+fenceSource)
@@ -93,7 +101,7 @@ func decode(value any) (answer, bool) {
 	}
 	numbers := make([]int64, len(fields)-1)
 	for i, field := range fields[1:] {
-		if numbers[i], ok = field.(int64); !ok {
+		if numbers[i], ok = number(field); !ok {
 			return answer{}, false
 		}
 	}
@@ -101,6 +109,18 @@ func decode(value any) (answer, bool) {
 		Result: Result{Outcome: Outcome(word), Fence: numbers[0], TTL: milliseconds(numbers[1]), Depth: numbers[2]},
 		more:   numbers[3:],
 	}, true
+}
+
+// number reads a number, which handover.lua returns as text.
+func number(field any) (n int64, ok bool) {
+	switch field := field.(type) {
+	case int64:
+		return field, true
+	case string:
+		n, err := strconv.ParseInt(field, 10, 64)
+		return n, err == nil
+	}
+	return 0, false
 }
 
 func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

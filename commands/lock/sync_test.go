@@ -1,7 +1,6 @@
 package lock
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -10,12 +9,9 @@ import (
 
 // With SYNC a lock is Acquired when the replicas have it, and Unconfirmed when not.
 func TestSync(t *testing.T) {
-	master := redistest.Start(t, redistest.Options{Args: []string{"--repl-diskless-sync-delay", "0"}})
-	replica := redistest.Start(t, redistest.Options{Args: []string{"--replicaof", strings.Replace(master.Addr, ":", " ", 1)}})
+	master := redistest.Start(t, redistest.Options{})
+	replica := redistest.StartReplica(t, master, redistest.Options{})
 	rdb, copied := master.Client(t), replica.Client(t)
-	eventually(t, "the replica follows", func() bool {
-		return strings.Contains(must(rdb.Info(t.Context(), "replication").Result())(t), "state=online")
-	})
 	l := newLocker(t, rdb, func(o *Options) { o.SyncTimeout = 10 * time.Second })
 	onReplica := func(name, token string) {
 		t.Helper()

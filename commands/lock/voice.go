@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -11,8 +12,8 @@ import (
 )
 
 // This file is how sidecars tell each other that it is another's turn: by messages
-// on a channel that each of them has. The first byte of a message says what it is,
-// the rest is the name of the lock.
+// on a channel that each of them has. The first byte of a message says what it is;
+// then come the time at which it was sent, a space, and the name of the lock.
 
 const (
 	messageTurn    = 'T' // look: it is your turn, or things have changed
@@ -42,11 +43,10 @@ func (l *Locker) channel() string { return l.opts.CompanionPrefix + "wake:" }
 
 // listen starts listening, at the first wait. The caller holds mu.
 func (l *Locker) listen() {
-	single, ok := l.rdb.(listen.Subscriber)
-	if l.listening != nil || !ok {
+	if l.listening != nil || l.rdb == nil {
 		return
 	}
-	l.listening = listen.Start(single, listen.Options{
+	l.listening = listen.StartNodes(l.rdb, listen.Options{
 		Channels:  []string{l.channel() + l.id},
 		OnMessage: l.message,
 		OnHeard: func(until time.Time) {
@@ -65,18 +65,25 @@ func (l *Locker) hears() bool { return time.Since(l.voice.heard) < heardMax }
 
 // message is called for each message.
 func (l *Locker) message(_, payload string) {
-	if payload == "" {
-		return
+	sent, name, ok := strings.Cut(payload, " ")
+	if !ok || sent == "" {
+		return // no message: who asks whether it may publish sends such
 	}
-	kind, name := payload[0], payload[1:]
+	kind := sent[0]
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q := l.queues[name]
+	if q != nil {
+		if q.heard == sent {
+			return // of another master of a cluster
+		}
+		q.heard = sent
+	}
 	switch {
 	case q != nil && kind == messageStandby:
-		q.lookWithin(turnTime)
+		l.lookWithin(q, turnTime)
 	case q != nil:
-		q.lookNow()
+		l.lookNow(q)
 	case kind == messageTurn:
 		l.decline(name)
 	}
@@ -97,7 +104,7 @@ func (l *Locker) unheard() {
 	defer l.mu.Unlock()
 	l.voice.heard = time.Time{}
 	for _, q := range l.queues {
-		q.lookWithin(max(lookEvery, time.Duration(len(l.queues))*looksApart))
+		l.lookWithin(q, max(lookEvery, time.Duration(len(l.queues))*looksApart))
 	}
 }
 
@@ -126,7 +133,7 @@ func (l *Locker) leaveLine(name string) {
 		l.log.Debug("a line was not left: the turn there will lapse", zap.Error(err))
 	}
 	// Those who have begun to wait meanwhile may have been taken out of the line.
-	l.lookNow(name)
+	l.ofQueue(name, l.lookNow)
 }
 
 // audible reports whether this user may publish, so that those who wait for a lock

@@ -8,8 +8,8 @@
 // everything published before the PING was sent has come too.
 //
 // That holds for one Redis server. A node of a cluster forwards what is published
-// on it to the other nodes some time later: there, whoever wants a proof
-// subscribes to each node that publishes. In the embedded store (miniredis)
+// on it to the other nodes some time later: there, Nodes subscribes to each node
+// that publishes. In the embedded store (miniredis)
 // another goroutine writes the messages, so one may come shortly after the PONG
 // that it should precede; none is lost.
 package listen
@@ -44,6 +44,7 @@ type Options struct {
 	BackoffMin     time.Duration // 50 ms between attempts, doubled after each that fails
 	BackoffMax     time.Duration // 2 s
 	RefusedEvery   time.Duration // 5 s between attempts while Redis refuses
+	LookEvery      time.Duration // 1 s between looks at a cluster's slot map
 
 	// OnMessage is given each message once, in the order of their publication.
 	OnMessage func(channel, payload string)
@@ -68,6 +69,7 @@ func (o Options) withDefaults() Options {
 	o.BackoffMin = cmp.Or(o.BackoffMin, 50*time.Millisecond)
 	o.BackoffMax = cmp.Or(o.BackoffMax, 2*time.Second)
 	o.RefusedEvery = cmp.Or(o.RefusedEvery, 5*time.Second)
+	o.LookEvery = cmp.Or(o.LookEvery, time.Second)
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}

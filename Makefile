@@ -8,6 +8,7 @@ VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev
 FUZZTIME ?= 1m
 SIMULATE ?= 30m
 LOCK_SOAK ?= 200
+FAILOVER_SOAK ?= 10m
 
 .PHONY: help
 help: ## list what make can do
@@ -51,6 +52,10 @@ simulate: ## random sales, crashes and pauses for SIMULATE; prints its seed, and
 .PHONY: soak
 soak: ## LOCK_SOAK rounds of 500 waiters and 10,000 locks, through two sidecars; minutes
 	LOCK_SOAK=$(LOCK_SOAK) go test -race -count=1 -timeout=30m -v -run '^TestSoak$$' ./commands/lock
+
+.PHONY: failover-soak
+failover-soak: ## kill masters of a cluster for FAILOVER_SOAK while a sale sells
+	FAILOVER_SOAK=$(FAILOVER_SOAK) go test -race -count=1 -timeout=0 -v -run '^TestMastersThatAreKilled$$' ./commands/seckill
 
 .PHONY: bench
 bench: ## compare with Redis alone, twemproxy and HAProxy; BENCH=-update writes the results into bench/README.md

@@ -12,17 +12,22 @@ import (
 
 // openLockNodes returns clients of the independent lock servers, if there are any,
 // and what to call at the end.
-func openLockNodes(cfg config.Config, log *zap.Logger) (nodes []*redis.Client, closeAll func()) {
+func openLockNodes(cfg config.Config, log *zap.Logger) (nodes []*redis.Client, closeAll func(), err error) {
 	for _, u := range cfg.Lock.Nodes {
+		secured, err := redisTLS(u, cfg, log)
+		if err != nil {
+			return nil, nil, err
+		}
 		nodes = append(nodes, upstream.New(upstream.Options{
 			Network:       u.Network(),
-			Address:       u.Address,
+			Address:       u.Addresses[0],
 			User:          u.User,
 			Password:      string(u.Password),
 			DialTimeout:   cfg.Lock.NodeTimeout,
 			ScriptTimeout: cfg.Lock.NodeTimeout,
 			BackoffMin:    cfg.Control.BackoffMin,
 			BackoffMax:    cfg.Control.BackoffMax,
+			TLS:           secured,
 			Log:           log,
 		}).Client(upstream.Identity{}, u.DB))
 	}
@@ -30,12 +35,12 @@ func openLockNodes(cfg config.Config, log *zap.Logger) (nodes []*redis.Client, c
 		for _, node := range nodes {
 			node.Close()
 		}
-	}
+	}, nil
 }
 
 // newLocks returns what makes the locks of one user and database: in that database,
 // or on the independent servers, where there are neither users nor databases.
-func newLocks(cfg config.Lock, nodes []*redis.Client, m *metrics.Metrics, log *zap.Logger) func(*redis.Client) *lock.Locker {
+func newLocks(cfg config.Lock, nodes []*redis.Client, m *metrics.Metrics, log *zap.Logger) func(redis.UniversalClient) *lock.Locker {
 	options := lock.Options{
 		Prefix:          cfg.Prefix,
 		CompanionPrefix: cfg.CompanionPrefix,
@@ -50,7 +55,7 @@ func newLocks(cfg config.Lock, nodes []*redis.Client, m *metrics.Metrics, log *z
 		Observer:        m.Locks,
 		Log:             log,
 	}
-	return func(rdb *redis.Client) *lock.Locker {
+	return func(rdb redis.UniversalClient) *lock.Locker {
 		if len(nodes) > 0 {
 			return lock.NewQuorum(nodes, options)
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/signal"
@@ -24,11 +25,9 @@ import (
 	"seckill-proxy/commands"
 	"seckill-proxy/commands/seckill"
 	"seckill-proxy/config"
-	"seckill-proxy/internal/hangup"
 	"seckill-proxy/localcache"
 	"seckill-proxy/metrics"
 	"seckill-proxy/proxy"
-	"seckill-proxy/upstream"
 )
 
 // version is set by the build: -ldflags "-X main.version=1.2.3".
@@ -68,42 +67,47 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return err
 	}
 	redis.SetLogger(redisLog{log})
-	target, closeTarget, err := openTarget(cfg, log)
+	to, err := openUpstream(cfg, log)
 	if err != nil {
 		return err
 	}
-	defer closeTarget()
+	defer to.Close()
 	if flags.Check {
-		return check(ctx, cfg, target, stdout)
+		return check(ctx, cfg, to, log, stdout)
 	}
-	return serve(ctx, cfg, target, log)
+	return serve(ctx, cfg, to, log)
 }
 
 // check reports whether the upstream answers; the configuration has been read
-// and validated by now.
-func check(ctx context.Context, cfg config.Config, target *upstream.Target, stdout io.Writer) error {
+// and validated by now, but for the listeners' certificates.
+func check(ctx context.Context, cfg config.Config, to opened, log *zap.Logger, stdout io.Writer) error {
+	if _, err := clientTLS(cfg, log); err != nil {
+		return err
+	}
 	fmt.Fprintln(stdout, "configuration: ok")
 	fmt.Fprintln(stdout, cfg)
-	if err := target.Ping(ctx); err != nil {
-		return fmt.Errorf("upstream: %w", err)
-	}
-	fmt.Fprintln(stdout, "upstream: ok:", target.Address(), "answers")
-	return nil
+	return to.check(ctx, stdout)
 }
 
 // serve runs the sidecar until ctx ends, then drains it.
-func serve(ctx context.Context, cfg config.Config, target *upstream.Target, log *zap.Logger) error {
+func serve(ctx context.Context, cfg config.Config, to opened, log *zap.Logger) error {
 	counters := metrics.New()
-	lockNodes, closeLockNodes := openLockNodes(cfg, log)
+	lockNodes, closeLockNodes, err := openLockNodes(cfg, log)
+	if err != nil {
+		return err
+	}
 	defer closeLockNodes()
-	server := proxy.New(limits(cfg), target, commands.NewTable(), newBackend(cfg, lockNodes, counters, log), counters, log)
-	listeners, err := listen(cfg.Listen)
+	server := proxy.New(limits(cfg), to.Upstream, commands.NewTable(), newBackend(cfg, lockNodes, counters, log), counters, log)
+	if cfg.Entry.Password != "" {
+		server.DemandPassword(string(cfg.Entry.Password))
+	}
+	listeners, err := listen(cfg, log)
 	if err != nil {
 		return err
 	}
 	var admins *admin.Server
 	if cfg.Admin.Listen != "" {
-		if admins, err = admin.Listen(cfg.Admin.Listen, counters.Registry, target.Ping); err != nil {
+		if admins, err = admin.Listen(cfg.Admin.Listen, counters.Registry, to.Ping); err != nil {
 			closeAll(listeners)
 			return err
 		}
@@ -149,21 +153,28 @@ func welcome(cfg config.Config, listeners []net.Listener, log *zap.Logger) {
 	if cfg.Upstream.Scheme == config.SchemeEmbedded {
 		log.Warn("the store is embedded and in memory: for trying things out, not for a sale; what it holds ends with this process")
 	}
-	for _, ln := range listeners {
-		log.Info("ready", zap.Stringer("listen", ln.Addr()), zap.Stringer("upstream", cfg.Upstream), zap.String("admin", cfg.Admin.Listen))
+	for i, ln := range listeners {
+		log.Info("ready", zap.Stringer("listen", ln.Addr()), zap.Bool("tls", cfg.Listen[i].TLS), zap.Stringer("upstream", cfg.Upstream), zap.String("admin", cfg.Admin.Listen))
 	}
-	if tcp, ok := listeners[0].Addr().(*net.TCPAddr); ok && cfg.Upstream.Scheme == config.SchemeEmbedded {
+	if tcp, ok := listeners[0].Addr().(*net.TCPAddr); ok && cfg.Upstream.Scheme == config.SchemeEmbedded && !cfg.Listen[0].TLS && cfg.Entry.Password == "" {
 		log.Info(fmt.Sprintf("try: redis-cli -p %d SECKILL.CREATE demo 100, then SECKILL.BUY demo alice", tcp.Port))
 	}
 }
 
-func listen(addresses []config.Address) ([]net.Listener, error) {
+func listen(cfg config.Config, log *zap.Logger) ([]net.Listener, error) {
+	secured, err := clientTLS(cfg, log)
+	if err != nil {
+		return nil, err
+	}
 	var listeners []net.Listener
-	for _, a := range addresses {
-		ln, err := listenOn(a)
+	for _, a := range cfg.Listen {
+		ln, err := listenOn(a, cfg.Entry.UnixMode)
 		if err != nil {
 			closeAll(listeners)
 			return nil, fmt.Errorf("listen: %w", err)
+		}
+		if a.TLS {
+			ln = proxy.ListenTLS(ln, secured)
 		}
 		listeners = append(listeners, ln)
 	}
@@ -171,8 +182,9 @@ func listen(addresses []config.Address) ([]net.Listener, error) {
 }
 
 // listenOn opens one address. A unix socket that a killed process has left
-// behind is removed; one that somebody listens on is not.
-func listenOn(a config.Address) (net.Listener, error) {
+// behind is removed; one that somebody listens on is not. Its mode is what the
+// umask makes it, unless another is given.
+func listenOn(a config.Address, mode fs.FileMode) (net.Listener, error) {
 	if a.Network == "unix" {
 		if conn, err := net.DialTimeout("unix", a.Address, time.Second); err == nil {
 			conn.Close()
@@ -182,47 +194,21 @@ func listenOn(a config.Address) (net.Listener, error) {
 			}
 		}
 	}
-	return net.Listen(a.Network, a.Address)
+	ln, err := net.Listen(a.Network, a.Address)
+	if err != nil || a.Network != "unix" || mode == 0 {
+		return ln, err
+	}
+	if err := os.Chmod(a.Address, mode); err != nil {
+		ln.Close()
+		return nil, err
+	}
+	return ln, nil
 }
 
 func closeAll(listeners []net.Listener) {
 	for _, ln := range listeners {
 		ln.Close()
 	}
-}
-
-// openTarget returns where commands go, and what to call at the end.
-func openTarget(cfg config.Config, log *zap.Logger) (*upstream.Target, func(), error) {
-	hangups, err := hangup.New()
-	if err != nil {
-		return nil, nil, err
-	}
-	opts := upstream.Options{
-		Network:       cfg.Upstream.Network(),
-		Address:       cfg.Upstream.Address,
-		User:          cfg.Upstream.User,
-		Password:      string(cfg.Upstream.Password),
-		DB:            cfg.Upstream.DB,
-		DialTimeout:   cfg.Control.DialTimeout,
-		ScriptTimeout: cfg.Control.ScriptTimeout,
-		BackoffMin:    cfg.Control.BackoffMin,
-		BackoffMax:    cfg.Control.BackoffMax,
-		Hangups:       hangups,
-		Log:           log,
-	}
-	if cfg.Upstream.Scheme != config.SchemeEmbedded {
-		return upstream.New(opts), hangups.Close, nil
-	}
-	store, err := upstream.StartEmbedded()
-	if err != nil {
-		hangups.Close()
-		return nil, nil, fmt.Errorf("embedded store: %w", err)
-	}
-	opts.Address, opts.Dialer = "the embedded store", store.Dial
-	return upstream.New(opts), func() {
-		store.Close()
-		hangups.Close()
-	}, nil
 }
 
 func limits(cfg config.Config) proxy.Limits {
@@ -233,6 +219,7 @@ func limits(cfg config.Config) proxy.Limits {
 		CustomBytes: cfg.Limits.CustomBytesMax,
 		PipelineMax: cfg.Limits.PipelineMax,
 		IdleTimeout: cfg.Client.IdleTimeout,
+		Handshake:   cfg.Entry.TLS.HandshakeTimeout,
 		Linger:      cfg.Client.LingerTimeout,
 		Profiles:    cfg.Control.IdentitiesMax,
 
@@ -246,11 +233,11 @@ func limits(cfg config.Config) proxy.Limits {
 }
 
 // newBackend returns what makes the sales and locks of one user and database.
-func newBackend(cfg config.Config, lockNodes []*redis.Client, m *metrics.Metrics, log *zap.Logger) func(*redis.Client) *commands.Backend {
+func newBackend(cfg config.Config, lockNodes []*redis.Client, m *metrics.Metrics, log *zap.Logger) func(redis.UniversalClient) *commands.Backend {
 	newLocker := newLocks(cfg.Lock, lockNodes, m, log)
 	sales := salesOptions(cfg.Seckill)
 	sales.Observer, sales.Log = m.Sales, log
-	return func(rdb *redis.Client) *commands.Backend {
+	return func(rdb redis.UniversalClient) *commands.Backend {
 		return &commands.Backend{
 			Sales: seckill.New(rdb, sales),
 			Locks: newLocker(rdb),
@@ -261,7 +248,7 @@ func newBackend(cfg config.Config, lockNodes []*redis.Client, m *metrics.Metrics
 func salesOptions(cfg config.Seckill) seckill.Options {
 	return seckill.Options{
 		Prefix:         cfg.Prefix,
-		Shards:         max(cfg.Shards, 1), // one master
+		Shards:         cfg.Shards,
 		TakeoverAfter:  cfg.Takeover,
 		BatchMax:       cfg.BatchMax,
 		QueueMax:       cfg.QueueMax,

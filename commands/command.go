@@ -23,6 +23,10 @@ type Command struct {
 	Replies    []Outcome // every business outcome, documented in COMMANDS.md
 	Concurrent bool      // a run of these in one pipeline executes concurrently
 	Handle     Handler
+
+	// AtOnce answers a Concurrent command that needs no Redis, without waiting for
+	// anything, and says whether it did; nil where there are none.
+	AtOnce func(c *Connection, args [][]byte) (reply Reply, ok bool)
 }
 
 // Argument describes one argument, as COMMAND DOCS does.

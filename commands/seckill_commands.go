@@ -78,6 +78,35 @@ func seckillCreate(ctx context.Context, c *Connection, args [][]byte) Reply {
 
 // SECKILL.BUY sku user [QTY n] [ID request_id] [SYNC replicas]
 func seckillBuy(ctx context.Context, c *Connection, args [][]byte) Reply {
+	purchase, wrong := parsePurchase(args)
+	if wrong != "" {
+		return wrong
+	}
+
+	receipt, err := c.Sales.Buy(ctx, purchase)
+
+	if err != nil {
+		return failure(err, Array{CodeUncertain, "UNCERTAIN", "", 0, 0}, Array{CodeNotTried, "BUSY", "", 0, 0})
+	}
+	return purchaseReply(receipt)
+}
+
+// seckillBuyAtOnce answers a SECKILL.BUY that needs no Redis.
+func seckillBuyAtOnce(c *Connection, args [][]byte) (Reply, bool) {
+	purchase, wrong := parsePurchase(args)
+	if wrong != "" {
+		return wrong, true
+	}
+
+	receipt, certain := c.Sales.Certain(purchase)
+
+	if !certain {
+		return nil, false
+	}
+	return purchaseReply(receipt), true
+}
+
+func parsePurchase(args [][]byte) (seckill.Purchase, Error) {
 	p := parse(args)
 	purchase := seckill.Purchase{SKU: p.id("sku"), User: p.id("user"), Qty: 1, Sync: -1}
 	if p.more() { // most purchases have no options
@@ -87,29 +116,26 @@ func seckillBuy(ctx context.Context, c *Connection, args [][]byte) Reply {
 			option{"SYNC", func() { purchase.Sync = int(p.integer("SYNC", "a number of replicas", 0, maxReplicas)) }},
 		)
 	}
-	if p.err != "" {
-		return p.err
-	}
-
-	receipt, err := c.Sales.Buy(ctx, purchase)
-
-	if err != nil {
-		return failure(err, Array{CodeUncertain, "UNCERTAIN", "", 0, 0}, Array{CodeNotTried, "BUSY", "", 0, 0})
-	}
-	return Array{purchaseCodes[receipt.Outcome], string(receipt.Outcome), receipt.Token, receipt.Left, receipt.At}
+	return purchase, p.err
 }
 
-// purchaseCodes are the codes of all that SECKILL.BUY's operation can answer.
-var purchaseCodes = map[seckill.Outcome]int{
-	seckill.Reserved:     CodeDone,
-	seckill.Replayed:     CodeDone,
-	seckill.Uncertain:    CodeUncertain,
-	seckill.SoldOut:      CodeSoldOut,
-	seckill.LimitReached: CodeLimit,
-	seckill.NotOpen:      CodeSaleClosed,
-	seckill.Closed:       CodeSaleClosed,
-	seckill.RateLimited:  CodeTooFast,
-	seckill.NoSale:       CodeNotFound,
+func purchaseReply(receipt seckill.Receipt) Reply {
+	head := purchaseHeads[receipt.Outcome]
+	return Array{head.code, head.word, receipt.Token, receipt.Left, receipt.At}
+}
+
+// purchaseHeads are what the replies to SECKILL.BUY begin with, for all that its
+// operation can answer. They are made into Replies once, and not for each buyer.
+var purchaseHeads = map[seckill.Outcome]struct{ code, word Reply }{
+	seckill.Reserved:     {CodeDone, string(seckill.Reserved)},
+	seckill.Replayed:     {CodeDone, string(seckill.Replayed)},
+	seckill.Uncertain:    {CodeUncertain, string(seckill.Uncertain)},
+	seckill.SoldOut:      {CodeSoldOut, string(seckill.SoldOut)},
+	seckill.LimitReached: {CodeLimit, string(seckill.LimitReached)},
+	seckill.NotOpen:      {CodeSaleClosed, string(seckill.NotOpen)},
+	seckill.Closed:       {CodeSaleClosed, string(seckill.Closed)},
+	seckill.RateLimited:  {CodeTooFast, string(seckill.RateLimited)},
+	seckill.NoSale:       {CodeNotFound, string(seckill.NoSale)},
 }
 
 // SECKILL.CONFIRM token order_id

@@ -6,7 +6,7 @@ var (
 	tokenArgument    = Argument{Name: "token", Type: "string", Summary: "the reservation, as SECKILL.BUY returned it"}
 	settleNoSale     = Outcome{404, "NO_SALE", `[404 NO_SALE token ""]`, "The sale is gone"}
 	settleNoOrder    = Outcome{404, "NO_RESERVATION", `[404 NO_RESERVATION token ""]`, "The sale has no reservation with this token"}
-	settleUncertain  = Outcome{202, "UNCERTAIN", `[202 UNCERTAIN token ""]`, "The reply of Redis was lost: ask again, which does no harm"}
+	settleUncertain  = Outcome{202, "UNCERTAIN", `[202 UNCERTAIN token ""]`, "The reply of Redis was lost, or fewer replicas than seckill.sync_replicas have it: ask again, which does no harm"}
 	settleNotTried   = Outcome{503, "BUSY", `[503 BUSY token ""]`, "Not executed, try later"}
 	settleReplayed   = Outcome{200, "REPLAYED", "[200 REPLAYED token order_id]", "It was so before, nothing changed"}
 	settleConfirmed  = Outcome{409, "CONFIRMED", "[409 CONFIRMED token order_id]", "It is confirmed, under the order id in the reply, and stays so"}
@@ -34,7 +34,7 @@ var seckillCommands = []Command{
 			{Name: "at", Type: "integer", Token: "OPEN", Optional: true, Summary: "when it begins to sell, Unix milliseconds by Redis's clock; at once by default"},
 			{Name: "at", Type: "integer", Token: "CLOSE", Optional: true, Summary: "when it stops, Unix milliseconds by Redis's clock; never by default"},
 			{Name: "ms", Type: "integer", Token: "PAYTTL", Optional: true, Summary: "milliseconds that a reservation stands; if it isn't confirmed by then it expires and its units are on sale again; for ever by default"},
-			{Name: "n", Type: "integer", Token: "SHARDS", Optional: true, Summary: "parts that the stock is split into, 1 to 128; seckill.shards by default"},
+			{Name: "n", Type: "integer", Token: "SHARDS", Optional: true, Summary: "parts that the stock is split into, 1 to 128; seckill.shards by default, and unless that says otherwise one for each master of a cluster"},
 			{Name: "rate", Type: "block", Token: "RATE", Optional: true, Summary: "how often a user may ask to buy; any number of times by default", Sub: []Argument{
 				{Name: "count", Type: "integer", Summary: "purchases asked for, 1 to 1000000"},
 				{Name: "window_ms", Type: "integer", Summary: "within so many milliseconds, 1 to 86400000, from the first of them on"},
@@ -43,7 +43,7 @@ var seckillCommands = []Command{
 		Replies: []Outcome{
 			{200, "CREATED", "[200 CREATED sku shards]", "The sale is there, and sells from OPEN, else from now, to CLOSE; its stock lies in so many shards"},
 			{409, "EXISTS", "[409 EXISTS sku shards]", "There is a sale of this SKU, which stays as it is"},
-			{202, "UNCERTAIN", "[202 UNCERTAIN sku 0]", "The reply of Redis was lost: SECKILL.INFO tells whether the sale is there; creating again does no harm"},
+			{202, "UNCERTAIN", "[202 UNCERTAIN sku 0]", "The reply of Redis was lost, or fewer replicas than seckill.sync_replicas have all of it: SECKILL.INFO tells whether the sale is there; creating again does no harm"},
 			{503, "BUSY", "[503 BUSY sku 0]", "Not executed, try later"},
 		},
 		Handle: seckillCreate,
@@ -62,7 +62,7 @@ var seckillCommands = []Command{
 			{Name: "user", Type: "string", Summary: "who buys, 1 to 256 bytes"},
 			{Name: "n", Type: "integer", Token: "QTY", Optional: true, Summary: "units, 1 to 1000000, 1 by default"},
 			{Name: "request_id", Type: "string", Token: "ID", Optional: true, Summary: "of the user's purchase, 1 to 256 bytes: asked again with it, the answer is the same reservation and nothing is bought twice"},
-			{Name: "replicas", Type: "integer", Token: "SYNC", Optional: true, Summary: "replicas that must have it before it counts as reserved, 0 to 100; seckill.sync_replicas by default"},
+			{Name: "replicas", Type: "integer", Token: "SYNC", Optional: true, Summary: "replicas that must have it before it counts as reserved, 0 to 100; seckill.sync_replicas by default. What they don't have is lost when one of them becomes the master: a reservation that was answered 200 without SYNC may then be gone, and units that were just moving between shards may be sold twice, which SECKILL.AUDIT names. With seckill.sync_replicas in all sidecars neither happens"},
 		},
 		Replies: []Outcome{
 			{200, "RESERVED", "[200 RESERVED token left at]", "The units are the user's; left are still on sale, as this shard knows; at is when the reservation expires unless it is settled, in Unix milliseconds, 0 for never"},
@@ -74,9 +74,10 @@ var seckillCommands = []Command{
 			{4003, "CLOSED", `[4003 CLOSED "" 0 0]`, "The sale doesn't sell any more"},
 			{429, "RATE_LIMITED", `[429 RATE_LIMITED "" 0 at]`, "The user asks more often than RATE allows; at is after how many milliseconds to ask again"},
 			{404, "NO_SALE", `[404 NO_SALE "" 0 0]`, nothingThereSale},
-			{503, "BUSY", `[503 BUSY "" 0 0]`, "Not executed, try later: Redis is down, or more purchases wait than seckill.queue_max"},
+			{503, "BUSY", `[503 BUSY "" 0 0]`, "Not executed, try later: Redis is down or moves the shard to another node, more purchases wait than seckill.queue_max, or units would have to come from a shard whose replicas don't have what SYNC asks for"},
 		},
 		Concurrent: true,
+		AtOnce:     seckillBuyAtOnce,
 		Handle:     seckillBuy,
 	},
 	{
@@ -198,7 +199,7 @@ var seckillCommands = []Command{
 			{Name: "n", Type: "integer", Token: "COUNT", Optional: true, Summary: "reservations to look at, about, 1 to 1000, 100 by default"},
 		},
 		Replies: []Outcome{
-			{200, "", "[200 n cursor [token user qty status created_at pay_by order_id reason]…]", "n reservations in no order, and the cursor for the next call; 0 says that these were the last. As with SCAN, what is there throughout comes at least once, and n can be 0 before the end"},
+			{200, "", "[200 n cursor [token user qty status created_at pay_by order_id reason]…]", "n reservations in no order, and the cursor for the next call; 0 says that these were the last. As with SCAN, what is there throughout comes at least once, and n can be 0 before the end; where a slot of a cluster moves to another node, or a replica becomes the master, meanwhile, begin again"},
 			{404, "", "[404 0 0]", nothingThereSale},
 			{503, "", "[503 0 0]", readNotTried},
 		},
@@ -225,7 +226,7 @@ var seckillCommands = []Command{
 			{409, "CONFLICT", "[409 CONFLICT left]", "The request id belongs to another number of units; nothing changed"},
 			{409, "TOO_MANY", "[409 TOO_MANY left]", "A sale can't have so many units in all; nothing changed"},
 			{404, "NO_SALE", "[404 NO_SALE 0]", nothingThereSale},
-			{202, "UNCERTAIN", "[202 UNCERTAIN 0]", "The reply of Redis was lost: ask again with the same request id"},
+			{202, "UNCERTAIN", "[202 UNCERTAIN 0]", "The reply of Redis was lost, or fewer replicas than seckill.sync_replicas have it: ask again with the same request id"},
 			{503, "BUSY", "[503 BUSY 0]", "Not executed, try later"},
 		},
 		Handle: seckillRestock,
@@ -243,7 +244,7 @@ var seckillCommands = []Command{
 		Replies: []Outcome{
 			{200, "OPENED", "[200 OPENED sku]", "It sells; a closing time that is still to come stands, also if SECKILL.CLOSE came before it; one that has passed is forgotten"},
 			{404, "NO_SALE", "[404 NO_SALE sku]", nothingThereSale},
-			{202, "UNCERTAIN", "[202 UNCERTAIN sku]", "A reply of Redis was lost: do it again"},
+			{202, "UNCERTAIN", "[202 UNCERTAIN sku]", "A reply of Redis was lost, or fewer replicas than seckill.sync_replicas have it: do it again"},
 			{503, "BUSY", "[503 BUSY sku]", "Not executed, or not in all shards: do it again"},
 		},
 		Handle: seckillOpen,
@@ -261,7 +262,7 @@ var seckillCommands = []Command{
 		Replies: []Outcome{
 			{200, "CLOSED", "[200 CLOSED sku]", "It sells no more"},
 			{404, "NO_SALE", "[404 NO_SALE sku]", nothingThereSale},
-			{202, "UNCERTAIN", "[202 UNCERTAIN sku]", "A reply of Redis was lost: do it again"},
+			{202, "UNCERTAIN", "[202 UNCERTAIN sku]", "A reply of Redis was lost, or fewer replicas than seckill.sync_replicas have it: do it again"},
 			{503, "BUSY", "[503 BUSY sku]", "Not executed, or not in all shards: do it again"},
 		},
 		Handle: seckillClose,

@@ -7,6 +7,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"strings"
 	"time"
@@ -17,8 +18,10 @@ import (
 type Config struct {
 	Processors int       // that goroutines run on at a time
 	Listen     []Address // where clients connect, at least one
+	Entry      Entry
 	Upstream   Upstream
 	Control    Control
+	Cluster    Cluster
 	Admin      Admin
 	Limits     Limits
 	Client     Client
@@ -26,6 +29,13 @@ type Config struct {
 	Lock       Lock
 	Log        Log
 	Shutdown   Shutdown
+}
+
+// Entry is how clients are let in (listen_*).
+type Entry struct {
+	Password Secret      // that each client must give; "" for none
+	UnixMode fs.FileMode // of the unix sockets; 0 for what the umask makes it
+	TLS      ListenTLS   // of the tls:// listeners
 }
 
 // Control is how the sidecar keeps in touch with Redis (upstream.*).
@@ -36,6 +46,16 @@ type Control struct {
 	BackoffMax    time.Duration // longest pause, not below BackoffMin
 	IdentitiesMax int           // clients kept for distinct users and databases
 	PinnedIdle    time.Duration // an unused connection for one client is closed
+
+	SentinelUser     string // "" for the sentinels' default user
+	SentinelPassword Secret // "" for none
+
+	TLS UpstreamTLS // of rediss:// and its kin
+}
+
+// Cluster is what an ordinary client may do in front of a Redis Cluster.
+type Cluster struct {
+	SplitMSET bool // over several slots; it isn't one step then
 }
 
 // Admin is the HTTP side: metrics and health.
@@ -141,15 +161,15 @@ func (c Config) Validate() error {
 		problems = append(problems, fmt.Errorf("lock.companion_prefix: %q and lock.prefix %q: neither may be the start of the other",
 			c.Lock.CompanionPrefix, c.Lock.Prefix))
 	}
-	if c.Upstream.Password != "" {
+	if c.Upstream.Password != "" && c.Entry.Password == "" {
 		for _, a := range c.Listen {
 			if !a.local() {
 				problems = append(problems, fmt.Errorf("listen: %s can be reached from other machines while upstream.url carries a password: "+
-					"whoever connects would have that user's rights; allowed are loopback addresses and unix sockets", a))
+					"whoever connects would have that user's rights; allowed are loopback addresses and unix sockets, or any with listen_password", a))
 			}
 		}
 	}
-	return errors.Join(problems...)
+	return errors.Join(append(problems, c.checkTLS()...)...)
 }
 
 func overlap(a, b string) bool { return strings.HasPrefix(a, b) || strings.HasPrefix(b, a) }
@@ -170,12 +190,16 @@ func (c Config) String() string {
 type Address struct {
 	Network string // "tcp" or "unix"
 	Address string // "host:port", or the path of a socket
+	TLS     bool
 }
 
 // String writes the address as it is configured.
 func (a Address) String() string {
-	if a.Network == "unix" {
+	switch {
+	case a.Network == "unix":
 		return "unix://" + a.Address
+	case a.TLS:
+		return "tls://" + a.Address
 	}
 	return a.Address
 }

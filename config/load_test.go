@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -34,10 +35,10 @@ func TestNothingConfiguredIsTheDefault(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Fatalf("the defaults are refused: %v", err)
 	}
-	if want := []Address{{"tcp", "127.0.0.1:6380"}}; !reflect.DeepEqual(c.Listen, want) {
+	if want := []Address{{Network: "tcp", Address: "127.0.0.1:6380"}}; !reflect.DeepEqual(c.Listen, want) {
 		t.Errorf("Listen = %v, want %v", c.Listen, want)
 	}
-	if c.Upstream != (Upstream{Scheme: SchemeEmbedded}) {
+	if !reflect.DeepEqual(c.Upstream, Upstream{Scheme: SchemeEmbedded}) {
 		t.Errorf("Upstream = %+v", c.Upstream)
 	}
 	if c.Control.ScriptTimeout != 3*time.Second || c.Limits.CommandBytesMax != 536870912 {
@@ -111,6 +112,8 @@ func TestEveryKeyHasItsSources(t *testing.T) {
 		switch initial := s.initial.(type) {
 		case int:
 			return fmt.Sprint(initial + 1)
+		case bool:
+			return fmt.Sprint(!initial)
 		case string:
 			switch s.key {
 			case "listen", "admin.listen":
@@ -119,6 +122,8 @@ func TestEveryKeyHasItsSources(t *testing.T) {
 				return "redis://127.0.0.1:7000/1"
 			case "lock.nodes":
 				return "127.0.0.1:7000,127.0.0.1:7001,127.0.0.1:7002"
+			case "listen_unix_mode":
+				return "0660"
 			case "log.level":
 				return "debug"
 			case "log.format":
@@ -131,16 +136,29 @@ func TestEveryKeyHasItsSources(t *testing.T) {
 	}
 	for _, s := range settings {
 		text := other(s)
-		want := Default()
-		if err := s.value(&want).set(text); err != nil {
-			t.Fatal(err)
+		// Some keys aren't allowed without others.
+		var beside []string
+		set := func(c *Config, key, text string) {
+			t.Helper()
+			row, _ := find(key)
+			if err := row.value(c).set(text); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if reflect.DeepEqual(want, Default()) {
+		base := Default()
+		for _, needed := range companions[s.key] {
+			key, text, _ := strings.Cut(needed, "=")
+			set(&base, key, text)
+			beside = append(beside, variable(key)+"="+text)
+		}
+		want := base
+		set(&want, s.key, text)
+		if reflect.DeepEqual(want, base) {
 			t.Fatalf("%s: setting it to %s changes nothing", s.key, text)
 		}
 		check := func(source string, args, environ []string) {
 			t.Helper()
-			got, _, err := Load(args, environ)
+			got, _, err := Load(args, slices.Concat(environ, beside))
 			if err != nil || !reflect.DeepEqual(got, want) {
 				t.Errorf("%s by %s: %s, %v; want %s", s.key, source, got, err, want)
 			}
@@ -160,6 +178,17 @@ func TestEveryKeyHasItsSources(t *testing.T) {
 			check("flag", []string{"--" + s.flag, text}, nil)
 		}
 	}
+}
+
+// companions are what must be set for a key to be allowed.
+var companions = map[string][]string{
+	"listen_tls.cert_file":      {"listen=tls://:7000", "listen_tls.key_file=key"},
+	"listen_tls.key_file":       {"listen=tls://:7000", "listen_tls.cert_file=cert"},
+	"listen_tls.client_ca_file": {"listen=tls://:7000", "listen_tls.cert_file=cert", "listen_tls.key_file=key"},
+	"upstream.tls_ca_file":      {"upstream.url=rediss://r:1"},
+	"upstream.tls_cert_file":    {"upstream.url=rediss://r:1", "upstream.tls_key_file=key"},
+	"upstream.tls_key_file":     {"upstream.url=rediss+cluster://r:1", "upstream.tls_cert_file=cert"},
+	"upstream.tls_server_name":  {"lock.nodes=a:1,b:1,rediss://c:1"},
 }
 
 func TestNamesAreUnambiguous(t *testing.T) {
@@ -206,8 +235,10 @@ func TestVariablesOfKubernetesServicesAreIgnored(t *testing.T) {
 }
 
 func TestListen(t *testing.T) {
-	c, _, err := Load([]string{"-listen", "127.0.0.1:0, [::1]:6380,unix:///run/seckill.sock,:7000"}, nil)
-	want := []Address{{"tcp", "127.0.0.1:0"}, {"tcp", "[::1]:6380"}, {"unix", "/run/seckill.sock"}, {"tcp", ":7000"}}
+	c, _, err := Load([]string{"-listen", "127.0.0.1:0, [::1]:6380,unix:///run/seckill.sock,:7000,tls://:7000"}, []string{
+		"SECKILL_LISTEN_TLS_CERT_FILE=cert", "SECKILL_LISTEN_TLS_KEY_FILE=key"})
+	want := []Address{{"tcp", "127.0.0.1:0", false}, {"tcp", "[::1]:6380", false}, {"unix", "/run/seckill.sock", false},
+		{"tcp", ":7000", false}, {"tcp", ":7000", true}}
 	if err != nil || !reflect.DeepEqual(c.Listen, want) {
 		t.Fatalf("%v, %v; want %v", c.Listen, err, want)
 	}
@@ -291,6 +322,8 @@ func TestWrongConfigurationIsExplained(t *testing.T) {
 		{file: "limits: {clients_max: 99999999999999999999}", want: []string{"limits.clients_max: bad value ", "want an integer"}},
 		{file: "limits: {clients_max: many}", want: []string{`limits.clients_max: bad value "many": want an integer`}},
 		{file: "limits: {clients_max: }", want: []string{"limits.clients_max: bad value", "want an integer"}},
+		{file: "cluster: {split_mset: yes}", want: []string{`cluster.split_mset: bad value "yes": want true or false`}},
+		{env: "SECKILL_CLUSTER_SPLIT_MSET=1", want: []string{`cluster.split_mset: bad value "1": want true or false`}},
 		{env: "SECKILL_LOCK_TTL_MAX_MS=1s", want: []string{`environment: SECKILL_LOCK_TTL_MAX_MS: lock.ttl_max_ms: bad value "1s": want an integer of milliseconds from 1 to 31536000000`}},
 		{env: "SECKILL_LOCK_TTL_MAX_MS=", want: []string{`lock.ttl_max_ms: bad value "": want an integer of milliseconds`}},
 		{env: "SECKILL_CLIENT_IDLE_TIMEOUT_MS=-1", want: []string{`client.idle_timeout_ms: bad value "-1"`, "from 0 to"}},
@@ -317,11 +350,24 @@ func TestWrongConfigurationIsExplained(t *testing.T) {
 		{args: "-admin 9380", want: []string{`flag -admin: admin.listen: bad value "9380": want host:port`}},
 		{args: "-admin unix:///run/s", want: []string{"admin.listen: bad value", "want host:port"}},
 
+		{args: "-listen tls://", want: []string{`listen: bad value "tls://": want host:port or [address]:port, tls://host:port, or unix:///path`}},
+		{args: "-listen tls:///run/s", want: []string{"listen: bad value"}},
+		{env: "SECKILL_LISTEN_UNIX_MODE=888", want: []string{`listen_unix_mode: bad value "888": want permissions in octal, such as "0770"`}},
+		{env: "SECKILL_LISTEN_UNIX_MODE=4777", want: []string{"listen_unix_mode: bad value"}},
+		{env: "SECKILL_LISTEN_UNIX_MODE=0", want: []string{"listen_unix_mode: bad value"}},
+		{file: "listen_unix_mode: 0770", want: []string{"listen_unix_mode: bad value 504: want a string", "quotes"}},
+		{file: "listen_password: 4711", want: []string{"listen_password: bad value ***: want a string"}},
+
 		// Several keys at once.
+		{args: "-listen tls://:1", want: []string{"listen: tls:// needs listen_tls.cert_file and listen_tls.key_file"}},
+		{args: "-listen tls://:1", env: "SECKILL_LISTEN_TLS_CERT_FILE=a", want: []string{"listen: tls:// needs listen_tls.cert_file and listen_tls.key_file"}},
+		{env: "SECKILL_LISTEN_TLS_CLIENT_CA_FILE=a", want: []string{"listen_tls.*: want tls:// in listen, or none of these files"}},
+		{env: "SECKILL_UPSTREAM_TLS_CERT_FILE=a SECKILL_UPSTREAM=rediss://r:1", want: []string{"upstream.tls_cert_file, upstream.tls_key_file: want both or neither"}},
+		{env: "SECKILL_UPSTREAM_TLS_CA_FILE=a SECKILL_UPSTREAM=redis://r:1", want: []string{"upstream.tls_*: want rediss:// in upstream.url or lock.nodes"}},
 		{env: "SECKILL_UPSTREAM_BACKOFF_MIN_MS=3000", want: []string{"upstream.backoff_max_ms: 2000 is less than upstream.backoff_min_ms, 3000"}},
 		{env: "SECKILL_LOCK_PREFIX=lockmeta:x", want: []string{`lock.companion_prefix: "lockmeta:" and lock.prefix "lockmeta:x": neither may be the start of the other`}},
 		{env: "SECKILL_LOCK_PREFIX=lock", want: []string{`lock.companion_prefix: "lockmeta:" and lock.prefix "lock"`}},
-		{env: "SECKILL_UPSTREAM=redis://:pw@r:1 SECKILL_LISTEN=127.0.0.1:1,:2", want: []string{"listen: :2 can be reached from other machines", "upstream.url"}},
+		{env: "SECKILL_UPSTREAM=redis://:pw@r:1 SECKILL_LISTEN=127.0.0.1:1,:2", want: []string{"listen: :2 can be reached from other machines", "upstream.url", "listen_password"}},
 		{env: "SECKILL_UPSTREAM=redis://:pw@r:1 SECKILL_LISTEN=example.com:1", want: []string{"listen: example.com:1 can be reached"}},
 	} {
 		args := strings.Fields(test.args)
@@ -357,6 +403,7 @@ func TestWhatLooksWrongAndIsNot(t *testing.T) {
 		"SECKILL_LOCK_PREFIX=", // a shop whose lock names are whole keys
 		"SECKILL_UPSTREAM=redis://:pw@r:1 SECKILL_LISTEN=localhost:1,127.0.0.2:1,[::1]:1,unix:///run/s",
 		"SECKILL_UPSTREAM=redis://r:1 SECKILL_LISTEN=0.0.0.0:1",
+		"SECKILL_UPSTREAM=redis://:pw@r:1 SECKILL_LISTEN=0.0.0.0:1 SECKILL_LISTEN_PASSWORD=pw",
 		"SECKILL_UPSTREAM_BACKOFF_MIN_MS=2000",
 	} {
 		if _, _, err := Load(nil, strings.Fields(environ)); err != nil {
@@ -373,7 +420,9 @@ func TestWhatLooksWrongAndIsNot(t *testing.T) {
 
 func TestPasswordsAreNeverPrinted(t *testing.T) {
 	const secret = "hunter2"
-	c, _, err := Load([]string{"-upstream", "redis://shop:" + secret + "@127.0.0.1:6379/3"}, nil)
+	c, _, err := Load([]string{"-upstream", "redis://shop:" + secret + "@127.0.0.1:6379/3"}, []string{
+		"SECKILL_LISTEN_PASSWORD=" + secret, "SECKILL_UPSTREAM_SENTINEL_PASSWORD=" + secret,
+		"SECKILL_LOCK_NODES=redis://:" + secret + "@a:1,redis://:" + secret + "@b:1,redis://:" + secret + "@c:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -403,6 +452,8 @@ func TestPasswordsAreNeverPrinted(t *testing.T) {
 		"redis://shop:hunter2@r:1/x", "redis://shop:hunter2@r:x", "redis://shop:hunter2#@r:1", "redis://shop:%zzhunter2@r:1",
 		"redis://hunter2@r:1", "redis://r:1?password=hunter2", "redis://r:1/?password=hunter2", "shop:hunter2@r:1", ":hunter2", "shop:hunter2",
 		"rediss://shop:hunter2@r:1", "redis+sentinel://shop:hunter2@r:1/m", "redis+cluster://:hunter2@r:1", "http://shop:hunter2@r:1",
+		"redis+sentinel://shop:hunter2@r:1", "redis+sentinel://shop:hunter2/m", "redis+sentinel://r:1/m/hunter2", "redis+sentinel://r:1,shop:hunter2@r:2,/m",
+		"redis+cluster://shop:hunter2@r:1,r:1", "redis+cluster://r:1,shop:hunter2", "redis+cluster://r:1/hunter2",
 		"unix://shop:hunter2@r/s", "unix:///s?password=hunter2", "redis:///shop:hunter2", "redis://shop:hunter2/r:1",
 	} {
 		_, _, err := Load([]string{"-listen", "0.0.0.0:1", "-upstream", url}, nil)

@@ -24,9 +24,9 @@ func lockNodes(field *[]Upstream) value {
 				switch {
 				case err != nil:
 					return err
-				case node.Scheme == SchemeEmbedded:
-					return errors.New("the embedded store is no independent server")
-				case slices.Contains(nodes, node):
+				case node.Scheme != SchemeRedis && node.Scheme != SchemeUnix:
+					return errors.New("want independent servers: host:port, redis://, rediss:// or unix://")
+				case slices.ContainsFunc(nodes, func(other Upstream) bool { return other.Addresses[0] == node.Addresses[0] }):
 					return fmt.Errorf("%s is there twice", node)
 				}
 				nodes = append(nodes, node)

@@ -6,7 +6,7 @@ import "strings"
 // another row, a field of Config, and a run of `go generate ./config`.
 type setting struct {
 	key     string // as in the file, sections separated by a dot; numbers have their unit last
-	initial any    // the default, a string or an int
+	initial any    // the default, a string, an int or a bool
 	why     string // one sentence, for -h and config.yaml
 	value   func(*Config) value
 	flag    string // short name on the command line, for the few keys that have one
@@ -17,12 +17,49 @@ type setting struct {
 
 var settings = []setting{
 	{key: "listen", initial: "127.0.0.1:6380", flag: "listen",
-		why:   "Where clients connect: host:port or unix:///path, several separated by commas.",
+		why:   "Where clients connect: host:port, tls://host:port or unix:///path, several separated by commas.",
 		value: func(c *Config) value { return listeners(&c.Listen) }},
+	{key: "listen_password", initial: "", secret: true,
+		why:   "What clients give to AUTH (or HELLO) before anything else; then all of them have the rights of the sidecar's own user, and users of Redis can't log in. Empty: Redis decides.",
+		value: func(c *Config) value { return secret(&c.Entry.Password) }},
+	{key: "listen_unix_mode", initial: "",
+		why:   "Who may connect to the unix sockets of listen, in octal as for chmod, such as \"0770\"; empty for what the umask makes it.",
+		value: func(c *Config) value { return unixMode(&c.Entry.UnixMode) }},
+
+	{key: "listen_tls.cert_file", initial: "",
+		why:   "The certificate of tls:// listeners, PEM, with those between it and the authority; this and the other files are read again when they change.",
+		value: func(c *Config) value { return plain(&c.Entry.TLS.CertFile) }},
+	{key: "listen_tls.key_file", initial: "",
+		why:   "Its private key, PEM, not encrypted.",
+		value: func(c *Config) value { return plain(&c.Entry.TLS.KeyFile) }},
+	{key: "listen_tls.client_ca_file", initial: "",
+		why:   "The authorities, PEM, of which clients must have a certificate; empty for clients without one.",
+		value: func(c *Config) value { return plain(&c.Entry.TLS.ClientCAFile) }},
+	{key: "listen_tls.handshake_timeout_ms", initial: 10_000,
+		why:   "How long a client may take for the TLS handshake.",
+		value: func(c *Config) value { return milliseconds(&c.Entry.TLS.HandshakeTimeout, 1, hourMS) }},
 
 	{key: "upstream.url", initial: "embedded", flag: "upstream", secret: true,
-		why:   "Where Redis is: host:port, redis://user:password@host:port/db, unix:///path?db=n, or embedded (a store in memory).",
+		why:   "Where Redis is: host:port, redis://user:password@host:port/db, unix:///path?db=n, redis+sentinel://host:port,host:port/master/db (of the sentinels), redis+cluster://host:port,host:port (of some of its nodes), rediss in place of redis for TLS, or embedded (a store in memory).",
 		value: func(c *Config) value { return location(&c.Upstream) }},
+	{key: "upstream.sentinel_user", initial: "",
+		why:   "Who the sidecar is to the sentinels of redis+sentinel://; empty for their default user. The user in the URL is that of the Redis servers.",
+		value: func(c *Config) value { return plain(&c.Control.SentinelUser) }},
+	{key: "upstream.sentinel_password", initial: "", secret: true,
+		why:   "The password of that user; empty where sentinels demand none.",
+		value: func(c *Config) value { return secret(&c.Control.SentinelPassword) }},
+	{key: "upstream.tls_ca_file", initial: "",
+		why:   "The authorities, PEM, of which Redis must have a certificate where upstream.url says rediss; empty for those of the system.",
+		value: func(c *Config) value { return plain(&c.Control.TLS.CAFile) }},
+	{key: "upstream.tls_cert_file", initial: "",
+		why:   "The sidecar's own certificate, PEM, for a Redis that demands one; it and its key are read again when they change.",
+		value: func(c *Config) value { return plain(&c.Control.TLS.CertFile) }},
+	{key: "upstream.tls_key_file", initial: "",
+		why:   "Its private key, PEM, not encrypted.",
+		value: func(c *Config) value { return plain(&c.Control.TLS.KeyFile) }},
+	{key: "upstream.tls_server_name", initial: "",
+		why:   "The name that must stand in the certificate of Redis; empty for the host that is connected to.",
+		value: func(c *Config) value { return plain(&c.Control.TLS.ServerName) }},
 	{key: "upstream.dial_timeout_ms", initial: 1000,
 		why:   "How long connecting to Redis and authenticating there may take.",
 		value: func(c *Config) value { return milliseconds(&c.Control.DialTimeout, 1, hourMS) }},
@@ -42,6 +79,10 @@ var settings = []setting{
 	{key: "upstream.pinned_idle_ms", initial: 30_000,
 		why:   "After which time a connection that clients had to themselves is closed, if none needs it again.",
 		value: func(c *Config) value { return milliseconds(&c.Control.PinnedIdle, 1, yearMS) }},
+
+	{key: "cluster.split_mset", initial: true,
+		why:   "Whether an MSET over several slots of a cluster is sent in parts, which aren't one step together; else Redis refuses it with CROSSSLOT.",
+		value: func(c *Config) value { return boolean(&c.Cluster.SplitMSET) }},
 
 	{key: "admin.listen", initial: "127.0.0.1:9380", flag: "admin",
 		why:   "Where metrics and health are served over HTTP, host:port; empty for nowhere.",
@@ -110,7 +151,7 @@ var settings = []setting{
 		why:   "How long a purchase waits for its script call; after that it is answered 503.",
 		value: func(c *Config) value { return milliseconds(&c.Seckill.QueueWait, 1, hourMS) }},
 	{key: "seckill.sync_replicas", initial: 0,
-		why:   "How many replicas must have a purchase that comes without SYNC; with fewer it is answered 202.",
+		why:   "How many replicas must have a purchase that comes without SYNC, and all else that is answered 200; with fewer it is answered 202. The same in all sidecars.",
 		value: func(c *Config) value { return integer(&c.Seckill.SyncReplicas, 0, 100) }},
 	{key: "seckill.sync_timeout_ms", initial: 100,
 		why:   "How long replicas may take to have it.",

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"regexp"
 	"slices"
@@ -80,6 +81,25 @@ func milliseconds(field *time.Duration, least, most int64) value {
 	}
 }
 
+// yesNo is a value whose written form is true or false.
+type yesNo struct{ field *bool }
+
+func (v yesNo) set(written any) error {
+	switch fmt.Sprint(written) {
+	case "true":
+		*v.field = true
+	case "false":
+		*v.field = false
+	default:
+		return errors.New("want true or false")
+	}
+	return nil
+}
+
+func (v yesNo) String() string { return strconv.FormatBool(*v.field) }
+
+func boolean(field *bool) value { return yesNo{field} }
+
 func oneOf(field *string, allowed ...string) value {
 	return checked(field, func(s string) error {
 		if !slices.Contains(allowed, s) {
@@ -131,6 +151,41 @@ func checked(field *string, check func(string) error) value {
 	}
 }
 
+// plain is a string that may be anything.
+func plain(field *string) value { return checked(field, func(string) error { return nil }) }
+
+// secret is a password.
+func secret(field *Secret) value {
+	return text{
+		parse: func(s string) error {
+			*field = Secret(s)
+			return nil
+		},
+		show: func() string { return strconv.Quote(fmt.Sprint(*field)) },
+	}
+}
+
+// unixMode is who may connect to a unix socket, as chmod takes it. It is text: to
+// YAML, 0770 is another number.
+func unixMode(field *fs.FileMode) value {
+	return text{
+		parse: func(s string) error {
+			mode, err := strconv.ParseUint(s, 8, 32)
+			if s != "" && (err != nil || mode == 0 || mode > 0o777) {
+				return errors.New(`want permissions in octal, such as "0770", at most "0777"; or "" for what the umask makes it`)
+			}
+			*field = fs.FileMode(mode)
+			return nil
+		},
+		show: func() string {
+			if *field == 0 {
+				return `""`
+			}
+			return fmt.Sprintf(`"%04o"`, *field)
+		},
+	}
+}
+
 func listeners(field *[]Address) value {
 	return text{
 		parse: func(s string) error {
@@ -161,12 +216,13 @@ func listeners(field *[]Address) value {
 func parseAddress(s string) (Address, error) {
 	path, isUnix := strings.CutPrefix(s, "unix://")
 	if isUnix {
-		return Address{"unix", path}, checkSocketPath(path)
+		return Address{Network: "unix", Address: path}, checkSocketPath(path)
 	}
-	if err := checkHostPort(s); err != nil {
-		return Address{}, fmt.Errorf("%w, or unix:///path", err)
+	hostPort, secured := strings.CutPrefix(s, "tls://")
+	if err := checkHostPort(hostPort); err != nil {
+		return Address{}, fmt.Errorf("%w, tls://host:port, or unix:///path", err)
 	}
-	return Address{"tcp", s}, nil
+	return Address{Network: "tcp", Address: hostPort, TLS: secured}, nil
 }
 
 // socketPathMax is what a socket address holds on Linux, without its closing

@@ -17,13 +17,14 @@ const module = "seckill-proxy"
 // Paths are relative to the module; "" is the program.
 var arrows = map[string][]string{
 	"": {
-		"admin", "commands", "commands/lock", "commands/seckill", "config", "internal/hangup", "localcache", "metrics", "proxy", "upstream",
+		"admin", "commands", "commands/lock", "commands/seckill", "config", "internal/filewatch", "internal/hangup", "localcache", "metrics", "proxy",
+		"upstream",
 	},
-	"proxy":            {"commands", "internal/hangup", "internal/pump", "internal/rawio", "internal/resp", "metrics", "upstream"},
+	"proxy":            {"commands", "internal/hangup", "internal/pump", "internal/rawio", "internal/resp", "metrics", "sharding", "upstream"},
 	"commands":         {"commands/lock", "commands/seckill", "internal/script"},
 	"commands/seckill": {"internal/listen", "internal/script", "localcache", "sharding"},
 	"commands/lock":    {"internal/listen", "internal/script", "sharding"},
-	"upstream":         {"internal/hangup", "internal/pump", "internal/rawio", "internal/resp", "internal/script"},
+	"upstream":         {"internal/hangup", "internal/pump", "internal/rawio", "internal/resp", "internal/script", "sharding"},
 	"internal/pump":    {"internal/hangup", "internal/rawio"},
 
 	"admin":                {},
@@ -31,6 +32,7 @@ var arrows = map[string][]string{
 	"metrics":              {},
 	"sharding":             {},
 	"localcache":           {},
+	"internal/filewatch":   {},
 	"internal/hangup":      {},
 	"internal/listen":      {},
 	"internal/nettest":     {},

@@ -89,7 +89,7 @@ func TestWrongConfiguration(t *testing.T) {
 		want string // all that it writes; lines without their "seckill-proxy: "
 	}{
 		{"flag's value", settings{Args: []string{"-listen", "nope"}},
-			`flag -listen: listen: bad value "nope": want host:port or [address]:port, or unix:///path`},
+			`flag -listen: listen: bad value "nope": want host:port or [address]:port, tls://host:port, or unix:///path`},
 		{"unknown flag", settings{Args: []string{"-port", "6380"}},
 			"command line: flag provided but not defined: -port; allowed are -admin, -check, -config, -health, -listen, -upstream, -version"},
 		{"argument", settings{Args: []string{"127.0.0.1:6379"}},
@@ -105,9 +105,18 @@ func TestWrongConfiguration(t *testing.T) {
 			"configuration file: open /nowhere/config.yaml: no such file or directory"},
 		{"password for everybody", settings{Args: []string{"-listen", "0.0.0.0:6380", "-upstream", "redis://shop:geheim@127.0.0.1:6379"}},
 			"listen: 0.0.0.0:6380 can be reached from other machines while upstream.url carries a password: " +
-				"whoever connects would have that user's rights; allowed are loopback addresses and unix sockets"},
+				"whoever connects would have that user's rights; allowed are loopback addresses and unix sockets, or any with listen_password"},
 		{"password in a wrong URL", settings{Args: []string{"-upstream", "redis://geheim@127.0.0.1:6379"}},
 			`flag -upstream: upstream.url: bad value "redis://***": a user needs a password: user:password@, or :password@ for Redis's default user`},
+		{"TLS without a certificate", settings{Args: []string{"-listen", "tls://127.0.0.1:0"}},
+			"listen: tls:// needs listen_tls.cert_file and listen_tls.key_file"},
+		{"no such certificate", settings{Args: []string{"-listen", "tls://127.0.0.1:0"}, Env: []string{
+			"SECKILL_LISTEN_TLS_CERT_FILE=/nowhere/cert", "SECKILL_LISTEN_TLS_KEY_FILE=/nowhere/key"}},
+			"listen_tls.cert_file, listen_tls.key_file: open /nowhere/cert: no such file or directory"},
+		{"no such authority", settings{Args: []string{"-upstream", "rediss://127.0.0.1:1"}, Env: []string{"SECKILL_UPSTREAM_TLS_CA_FILE=/nowhere/ca"}},
+			"upstream.tls_ca_file: open /nowhere/ca: no such file or directory"},
+		{"an authority that is none", settings{Args: []string{"-upstream", "rediss://127.0.0.1:1"}, Env: []string{"SECKILL_UPSTREAM_TLS_CA_FILE=" + wrongFile}},
+			"upstream.tls_ca_file: " + wrongFile + ": no certificate in it; want PEM"},
 		{"port taken", settings{Args: []string{"-listen", busy}},
 			"listen: listen tcp " + busy + ": bind: address already in use"},
 		{"admin's port taken", settings{Args: []string{"-listen", "127.0.0.1:0", "-admin", busy}},

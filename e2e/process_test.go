@@ -195,9 +195,15 @@ func TestUnixSockets(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	front, back := filepath.Join(dir, "front"), filepath.Join(dir, "back")
 	redistest.Start(t, redistest.Options{Args: []string{"--unixsocket", back}})
-	both := settings{Args: []string{"-listen", "unix://" + front + ",127.0.0.1:0", "-upstream", "unix://" + back + "?db=3"}}
+	both := settings{
+		Args: []string{"-listen", "unix://" + front + ",127.0.0.1:0", "-upstream", "unix://" + back + "?db=3"},
+		Env:  []string{"SECKILL_LISTEN_UNIX_MODE=0770"},
+	}
 
 	proxy := start(t, both)
+	if info, err := os.Stat(front); err != nil || info.Mode().Perm() != 0o770 {
+		t.Errorf("the socket's mode is %v (%v), want 0770", info.Mode(), err)
+	}
 	want(t, 200, "CREATED", proxy.client(2), "SECKILL.CREATE", "iphone", 10)
 	if err := proxy.client(2).Do(t.Context(), "SET", "key", "value").Err(); err != nil {
 		t.Fatal(err)

@@ -39,12 +39,12 @@ func start(t testing.TB, s settings) *sidecar {
 
 // client returns a client of the sidecar that sends nothing twice and nothing of
 // its own accord.
-func (p *sidecar) client(protocol int) *redis.Client {
+func (p *sidecar) client(protocol int, changes ...func(*redis.Options)) *redis.Client {
 	network := "tcp"
 	if strings.HasPrefix(p.Addr, "/") {
 		network = "unix"
 	}
-	c := redis.NewClient(&redis.Options{
+	options := &redis.Options{
 		Network:                  network,
 		Addr:                     p.Addr,
 		Protocol:                 protocol,
@@ -53,7 +53,11 @@ func (p *sidecar) client(protocol int) *redis.Client {
 		DisableIdentity:          true,
 		ReadTimeout:              hangs,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
+	}
+	for _, change := range changes {
+		change(options)
+	}
+	c := redis.NewClient(options)
 	p.t.Cleanup(func() { c.Close() })
 	return c
 }

@@ -38,6 +38,12 @@ func (b *Buyers) Add(user string) bool {
 	return !b.full
 }
 
+// Len is how many users are in the set.
+func (b *Buyers) Len() int {
+	b.sort()
+	return len(b.hashes)
+}
+
 // sort puts the hashes in the order in which has looks for them, each once.
 func (b *Buyers) sort() {
 	slices.Sort(b.hashes)

@@ -15,14 +15,16 @@ const namespace = "seckill_proxy"
 type Metrics struct {
 	Registry *prometheus.Registry
 
-	Clients        prometheus.Gauge   // connected now
-	ClientsTotal   prometheus.Counter // connected ever
-	Forwarded      prometheus.Counter // commands sent to Redis as they came
-	ProtocolErrors prometheus.Counter // clients closed for a malformed command
-	DialFailures   prometheus.Counter // connections to Redis that could not be had
-	Unavailable    prometheus.Counter // commands answered without Redis, because it was down
-	SlowClients    prometheus.Counter // clients closed because they didn't read
-	outcomes       *prometheus.CounterVec
+	Clients           prometheus.Gauge   // connected now
+	ClientsTotal      prometheus.Counter // connected ever
+	Forwarded         prometheus.Counter // commands sent to Redis as they came
+	ProtocolErrors    prometheus.Counter // clients closed for a malformed command
+	DialFailures      prometheus.Counter // connections to Redis that could not be had
+	Unavailable       prometheus.Counter // commands answered without Redis, because it was down
+	SlowClients       prometheus.Counter // clients closed because they didn't read
+	WrongPasswords    prometheus.Counter // given by clients where the sidecar demands one
+	HandshakeFailures prometheus.Counter // clients closed because of their TLS handshake
+	outcomes          *prometheus.CounterVec
 
 	Sales *Sales // what the sales do
 	Locks *Locks // what becomes of locks
@@ -47,6 +49,10 @@ func New() *Metrics {
 			Namespace: namespace, Name: "unavailable_total", Help: "Commands refused because no connection to Redis could be had."}),
 		SlowClients: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: namespace, Name: "slow_clients_total", Help: "Clients closed because they did not read their replies."}),
+		WrongPasswords: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Name: "wrong_passwords_total", Help: "Wrong passwords that clients gave, where listen_password is set."}),
+		HandshakeFailures: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Name: "tls_handshake_failures_total", Help: "Clients closed because they failed the TLS handshake."}),
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "custom_commands_total", Help: "Custom commands by name and code of the outcome."},
 			[]string{"command", "code"}),
@@ -54,7 +60,7 @@ func New() *Metrics {
 	}
 	m.Registry.MustRegister(m.Sales.all()...)
 	m.Locks = newLocks(m.Registry)
-	m.Registry.MustRegister(m.Clients, m.ClientsTotal, m.Forwarded, m.ProtocolErrors, m.DialFailures, m.Unavailable, m.SlowClients, m.outcomes,
+	m.Registry.MustRegister(m.Clients, m.ClientsTotal, m.Forwarded, m.ProtocolErrors, m.DialFailures, m.Unavailable, m.SlowClients, m.WrongPasswords, m.HandshakeFailures, m.outcomes,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

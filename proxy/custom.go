@@ -22,11 +22,24 @@ type customSide struct {
 }
 
 // future is the reply of a custom command that is under way.
-type future <-chan commands.Reply
+type future struct {
+	reply commands.Reply        // where it was certain at once
+	later <-chan commands.Reply // nil then
+}
+
+func (f future) wait() commands.Reply {
+	if f.later == nil {
+		return f.reply
+	}
+	return <-f.later
+}
 
 // serveCustom serves a command of the table, or leaves it to Redis to refuse it where
 // Redis has to know that it was there.
 func (s *session) serveCustom(row *commands.Command, cmd *resp.Command) error {
+	if s.calls != nil && s.calls.tx != nil {
+		return s.spoil(cmd, notInTransaction)
+	}
 	if len(s.batch) == 0 || !row.Concurrent || len(s.batch) >= s.server.limits.PipelineMax {
 		s.settle()
 	}
@@ -44,8 +57,7 @@ func (s *session) serveCustom(row *commands.Command, cmd *resp.Command) error {
 				row.Name, s.server.limits.CustomBytes)))
 		})
 	case subscribed:
-		return s.refuse(commands.Error("ERR Can't execute '" + strings.ToLower(row.Name) +
-			"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"))
+		return s.refuse(commands.Error(notInSubscribedMode(row.Name)))
 	case unsure:
 		return s.refuse("ERR a HELLO was refused and may have changed the user before that; send AUTH, HELLO with AUTH, or RESET first")
 	}
@@ -63,6 +75,13 @@ func (s *session) serveCustom(row *commands.Command, cmd *resp.Command) error {
 	return nil
 }
 
+// notInSubscribedMode is Redis's refusal of a command in RESP2 while there are
+// subscriptions.
+func notInSubscribedMode[S string | []byte](name S) string {
+	return "ERR Can't execute '" + strings.ToLower(string(name)) +
+		"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
+}
+
 // refuse answers a custom command that isn't executed.
 func (s *session) refuse(reply commands.Error) error {
 	s.collect()
@@ -72,20 +91,23 @@ func (s *session) refuse(reply commands.Error) error {
 
 // begin executes a command while the next one is read.
 func (s *session) begin(row *commands.Command, conn *commands.Connection, args [][]byte) future {
+	if reply, ok := s.server.atOnce(row, conn, args); ok {
+		return future{reply: reply}
+	}
 	kept := make([][]byte, len(args))
 	for i, arg := range args {
 		kept[i] = slices.Clone(arg)
 	}
 	reply := make(chan commands.Reply, 1)
 	go func() { reply <- s.server.execute(s.server.ctx, row, conn, kept) }()
-	return reply
+	return future{later: reply}
 }
 
 // collect waits for the commands that run concurrently and gathers their
 // replies in order.
 func (s *session) collect() {
 	for _, f := range s.batch {
-		s.answer(<-f)
+		s.answer(f.wait())
 	}
 	s.batch = s.batch[:0]
 }

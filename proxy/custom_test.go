@@ -119,6 +119,38 @@ func TestABuyerSeesWhatStoodBeforeItInThePipeline(t *testing.T) {
 	}
 }
 
+// What is certain needs no Redis, and is answered between purchases that do.
+func TestCertainAnswersKeepTheirPlaceInARunOfPurchases(t *testing.T) {
+	p := startPair(t)
+	c := p.dial(t)
+	c.Want(created("gone"), "SECKILL.CREATE", "gone", "1")
+	c.Want(created("there"), "SECKILL.CREATE", "there", "100")
+	wantPrefix(t, c, "*5\r\n:200\r\n$8\r\nRESERVED\r\n", "SECKILL.BUY", "gone", "first")
+	const soldOut = "*5\r\n:4001\r\n$8\r\nSOLD_OUT\r\n$0\r\n\r\n:0\r\n:0\r\n"
+	scripts := func() string {
+		_, stats, _ := strings.Cut(p.direct(t).Do("INFO", "commandstats"), "cmdstat_evalsha:calls=")
+		calls, _, _ := strings.Cut(stats, ",")
+		return calls
+	}
+	eventually(t, "it is certain that the sale is sold out", func() bool {
+		before := scripts()
+		c.Want(soldOut, "SECKILL.BUY", "gone", "late")
+		return scripts() == before
+	})
+	for n := range 20 {
+		user := fmt.Sprint("user", n)
+		c.Send(rawclient.Encode("SECKILL.BUY", "gone", user) + rawclient.Encode("SECKILL.BUY", "there", user) +
+			rawclient.Encode("SECKILL.BUY", "gone", user, "QTY") + rawclient.Encode("SECKILL.BUY", "gone", user, "ID", "r") +
+			rawclient.Encode("SECKILL.BUY", "there", user) + rawclient.Encode("PING"))
+		for _, want := range []string{soldOut, "*5\r\n:", "-ERR syntax error: QTY needs a value\r\n", soldOut, "*5\r\n:", pong} {
+			if got := c.Reply(); !strings.HasPrefix(got, want) {
+				t.Fatalf("got %q, want %q", got, want)
+			}
+		}
+	}
+	wantPrefix(t, c, "*3\r\n:200\r\n$4\r\nINFO\r\n", "SECKILL.INFO", "there")
+}
+
 func TestArityErrorsAreInTheWordsOfRedis(t *testing.T) {
 	p := startPair(t)
 	c := p.dial(t)

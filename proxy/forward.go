@@ -1,9 +1,11 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
+	"seckill-proxy/internal/rawio"
 	"seckill-proxy/internal/resp"
 	"seckill-proxy/upstream"
 )
@@ -13,6 +15,19 @@ import (
 
 // lanes are the connections that the sessions of one profile share.
 type lanes struct{ shared, scripts *upstream.Mux }
+
+func newLanes(target *upstream.Target, as upstream.Profile) *lanes {
+	return &lanes{shared: upstream.NewMux(target, as), scripts: upstream.NewMux(target, as)}
+}
+
+func (l *lanes) connect(ctx context.Context) error {
+	return errors.Join(l.shared.Connect(ctx), l.scripts.Connect(ctx))
+}
+
+func (l *lanes) close() {
+	l.shared.Close()
+	l.scripts.Close()
+}
 
 func (l *lanes) of(way lane) *upstream.Mux {
 	if way == scripts {
@@ -199,7 +214,7 @@ func (r *replySizes) window() int {
 func (s *session) waitForWindow() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.outstanding > 0 && s.outstanding >= s.sizes.window() {
+	for s.outstanding > 0 && (s.outstanding >= s.sizes.window() || s.sending > windowBytes) {
 		s.changed.Wait()
 	}
 	return max(s.sizes.window()-s.outstanding, 1)
@@ -266,23 +281,16 @@ func (s *session) sendAlone(cmd *resp.Command, e effect) error {
 	if err != nil {
 		return s.unavailable(cmd, e, err)
 	}
+	if e.kind == effectWaits {
+		s.checkMaster(l)
+	}
 	s.server.metrics.Forwarded.Inc()
 	if cmd.Partial {
-		s.stream(l, cmd)
+		s.stream(l, cmd, func() error { return nil })
 		return nil
 	}
 	defer s.attached(l)
-	if e.kind == effectReplyMode {
-		s.alone.add(l, replyProbe)
-	} else {
-		s.alone.add(l, cmd.Raw)
-	}
-	if e.kind == effectReset {
-		_, setup := s.server.target.AfterReset()
-		for _, command := range setup {
-			l.setup(s, command)
-		}
-	}
+	s.hand(l, cmd.Raw, e)
 	if e.kind == effectKill {
 		// The connection may be in any database: nothing else may go by it.
 		s.attached(l)
@@ -292,6 +300,32 @@ func (s *session) sendAlone(cmd *resp.Command, e effect) error {
 		s.alone.flush()
 	}
 	return nil
+}
+
+// checkMaster ends a connection that WAIT is about to be sent on, when there is a
+// new master since the session began, or since the last time: what the session
+// wrote to the one before may be lost, and the replicas of the new one say nothing
+// of it. The client is told that the outcome is unknown.
+func (s *session) checkMaster(l *link) {
+	if moves := s.server.target.Moves(); moves != s.moves {
+		s.moves = moves
+		rawio.Shut(l.conn)
+	}
+}
+
+// hand adds a command that was announced to what goes by the session's own
+// connection, with what has to follow it.
+func (s *session) hand(l *link, command []byte, e effect) {
+	if e.kind == effectReplyMode {
+		command = replyProbe
+	}
+	s.alone.add(l, command)
+	if e.kind == effectReset {
+		_, setup := s.server.target.AfterReset()
+		for _, command := range setup {
+			l.setup(s, command)
+		}
+	}
 }
 
 // effectsMax bounds the effects that wait for the replies to a session's commands.
@@ -304,8 +338,8 @@ func (s *session) tooManyEffects() bool {
 	return l != nil && len(l.waiting) >= effectsMax
 }
 
-// stream sends a partial command as its bytes come.
-func (s *session) stream(l *link, cmd *resp.Command) {
+// stream sends a partial command as its bytes come, and calls then when it is sent.
+func (s *session) stream(l *link, cmd *resp.Command, then func() error) {
 	s.alone.flush()
 	write := func(b []byte) { _, _ = l.conn.Write(b) } // an error is the link's to tell
 	write(cmd.Raw)
@@ -313,7 +347,7 @@ func (s *session) stream(l *link, cmd *resp.Command) {
 		take: write,
 		end: func() error {
 			s.attached(l)
-			return nil
+			return then()
 		},
 		broken: func() {
 			s.mu.Lock()
@@ -337,6 +371,11 @@ func (s *session) attach(e effect) (*link, error) {
 		for l != nil && l.ending {
 			s.changed.Wait() // first its client is told what is lost
 			l = s.link.Load()
+		}
+		if s.broken.Load() {
+			err = errEnded
+			s.mu.Unlock()
+			break
 		}
 		if l != nil {
 			l.announce(s, e)

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
 	"sync/atomic"
@@ -52,10 +53,13 @@ func (g *guard) Accept() (net.Conn, error) {
 }
 
 // turnAway closes a connection with Redis's own words. A socket that was just
-// opened has room for them, so this doesn't wait.
+// opened has room for them, so this doesn't wait. With TLS there are no words
+// without a handshake, so Redis says none then.
 func turnAway(conn net.Conn) {
-	_ = conn.SetWriteDeadline(time.Now().Add(acceptPauseMax))
-	_, _ = conn.Write([]byte("-ERR max number of clients reached\r\n"))
+	if _, secured := conn.(*tls.Conn); !secured {
+		_ = conn.SetWriteDeadline(time.Now().Add(acceptPauseMax))
+		_, _ = conn.Write([]byte("-ERR max number of clients reached\r\n"))
+	}
 	conn.Close()
 }
 

@@ -39,7 +39,10 @@ func TestMain(m *testing.M) {
 type setup struct {
 	limits   proxy.Limits
 	upstream upstream.Options
+	cluster  []string     // seeds of the cluster that it is in front of, nil for one Redis
+	noSplit  bool         // MSET isn't split
 	listener net.Listener // nil: a free port of 127.0.0.1
+	password string       // that clients must give, "" for none
 	log      *zap.Logger
 }
 
@@ -50,7 +53,8 @@ type sidecar struct {
 
 	t       testing.TB
 	hangups *hangup.Watcher
-	served  chan error // Serve's result
+	cluster *upstream.Cluster // nil for one Redis
+	served  chan error        // Serve's result
 	stopped sync.Once
 }
 
@@ -65,6 +69,7 @@ func startSidecar(t testing.TB, upstreamAddr string, changes ...func(*setup)) *s
 			InlineBytes: 64 << 10,
 			CustomBytes: 64 << 10,
 			PipelineMax: 128,
+			Handshake:   rawclient.Patience,
 			Linger:      rawclient.Patience,
 			Profiles:    16,
 
@@ -98,19 +103,29 @@ func startSidecar(t testing.TB, upstreamAddr string, changes ...func(*setup)) *s
 		t.Fatal(err)
 	}
 	s.upstream.Hangups = hangups
+	to := proxy.Upstream{SplitMSET: !s.noSplit}
+	if s.cluster == nil {
+		to.Target = upstream.New(s.upstream)
+	} else {
+		to.Cluster = upstream.NewCluster(s.upstream, s.cluster)
+	}
 	p := &sidecar{
 		addr:    s.listener.Addr().String(),
-		server:  proxy.New(s.limits, upstream.New(s.upstream), commands.NewTable(), newBackend, metrics.New(), s.log),
+		server:  proxy.New(s.limits, to, commands.NewTable(), newBackend, metrics.New(), s.log),
 		t:       t,
 		hangups: hangups,
+		cluster: to.Cluster,
 		served:  make(chan error, 1),
+	}
+	if s.password != "" {
+		p.server.DemandPassword(s.password)
 	}
 	go func() { p.served <- p.server.Serve(s.listener) }()
 	t.Cleanup(p.stop)
 	return p
 }
 
-func newBackend(rdb *redis.Client) *commands.Backend {
+func newBackend(rdb redis.UniversalClient) *commands.Backend {
 	return &commands.Backend{
 		Sales: seckill.New(rdb, seckill.Options{Prefix: seckill.DefaultPrefix, TakeoverAfter: time.Minute}),
 		Locks: lock.New(rdb, lock.DefaultOptions()),
@@ -123,6 +138,9 @@ func (p *sidecar) stop() { p.stopped.Do(p.shutDown) }
 
 func (p *sidecar) shutDown() {
 	defer p.hangups.Close()
+	if p.cluster != nil {
+		defer p.cluster.Close()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), rawclient.Patience)
 	defer cancel()
 	p.server.Shutdown(ctx)
@@ -143,26 +161,37 @@ func (p *sidecar) dial(t testing.TB) *rawclient.Conn {
 type pair struct {
 	*sidecar
 	redis *redistest.Server
+
+	redisAddr string // where clients without TLS reach it
 }
 
 func startPair(t testing.TB, changes ...func(*setup)) pair {
 	t.Helper()
-	server := redistest.Start(t, redistest.Options{})
-	return pair{startSidecar(t, server.Addr, changes...), server}
+	return newPair(t, nil, changes...)
+}
+
+// newPair is startPair with arguments for redis-server. In TestOverTLS all but the
+// test's own clients speak TLS.
+func newPair(t testing.TB, redisArgs []string, changes ...func(*setup)) pair {
+	t.Helper()
+	if os.Getenv(tlsVariable) != "" {
+		return newTLSPair(t, redisArgs, changes...)
+	}
+	server := redistest.Start(t, redistest.Options{Args: redisArgs})
+	return pair{startSidecar(t, server.Addr, changes...), server, server.Addr}
 }
 
 // startQuickPair is startPair with a Redis that looks for timeouts of blocked
 // clients more often than ten times a second.
 func startQuickPair(t testing.TB) pair {
 	t.Helper()
-	server := redistest.Start(t, redistest.Options{Args: []string{"--hz", "500"}})
-	return pair{startSidecar(t, server.Addr), server}
+	return newPair(t, []string{"--hz", "500"})
 }
 
 // direct connects past the sidecar.
 func (p pair) direct(t testing.TB) *rawclient.Conn {
 	t.Helper()
-	return rawclient.Dial(t, p.redis.Addr)
+	return rawclient.Dial(t, p.redisAddr)
 }
 
 // eventually waits until a condition holds that nothing announces.

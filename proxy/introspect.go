@@ -20,7 +20,7 @@ func (s *Server) rewrite(e effect, reply []byte, protocol int) []byte {
 	case effectRefused:
 		// Redis took it for an unknown command, and so will abort the EXEC.
 		if bytes.HasPrefix(reply, []byte("-ERR unknown command")) {
-			return redcon.AppendError(nil, "ERR Command not allowed inside a transaction")
+			return redcon.AppendError(nil, e.refusal())
 		}
 	case effectCommandCount:
 		if n, rest, ok := head(reply, ':'); ok && len(rest) == 0 {

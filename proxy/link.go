@@ -23,8 +23,9 @@ import (
 // A session keeps its link while its state needs it or replies are to come. When
 // neither is so any more, follow gives the link back to the pool.
 type link struct {
-	pool *pool
-	conn net.Conn
+	pool   *pool
+	target *upstream.Target // where it leads
+	conn   net.Conn
 
 	// While the link is free.
 	is    upstream.Profile
@@ -46,6 +47,7 @@ type link struct {
 	ending   bool      // the connection is gone, and the client is being told
 	quiet    int64     // replies to the sidecar's own commands among received, not answered
 	detour   bool      // the session doesn't care which database it is in
+	listens  bool      // to errors that say where to go instead: the session is in a cluster
 
 	// Of follow alone: the reply under way.
 	scanner  resp.ReplyScanner
@@ -73,8 +75,8 @@ const (
 	heldMax = 8 << 20
 )
 
-func newLink(p *pool, conn net.Conn, is upstream.Profile) *link {
-	return &link{pool: p, conn: conn, is: is}
+func newLink(p *pool, target *upstream.Target, conn net.Conn, is upstream.Profile) *link {
+	return &link{pool: p, target: target, conn: conn, is: is}
 }
 
 // attach gives the link to a session; false when the connection has ended.
@@ -85,6 +87,7 @@ func (l *link) attach(s *session) bool {
 		return false
 	}
 	l.session = s
+	l.listens = s.calls != nil
 	s.link.Store(l)
 	return true
 }
@@ -96,7 +99,7 @@ func (l *link) become(s *session, e effect) bool {
 	if l.detour = e.kind == effectKill; l.detour {
 		want.DB, want.name = l.is.DB, l.name
 	}
-	for _, command := range l.pool.target.Change(l.is, want.Profile) {
+	for _, command := range s.server.target.Change(l.is, want.Profile) {
 		l.setup(s, command)
 	}
 	if l.is.Identity != want.Identity {
@@ -150,6 +153,8 @@ func (l *link) prepare(s *session, command [][]byte) {
 // it. It is called with session.mu held.
 func (l *link) announce(s *session, e effect) {
 	switch {
+	case e.asking:
+		l.prepare(s, [][]byte{[]byte("ASKING")})
 	case e.kind == effectWaits && !s.state.multi:
 		// Redis waits for the replicas to have the last command of the same
 		// connection; what the session wrote before came by others.
@@ -165,7 +170,7 @@ func (l *link) announce(s *session, e effect) {
 // called with session.mu held.
 func (l *link) expect(e effect) {
 	l.sent++
-	if e.kind == effectNone {
+	if e.kind == effectNone && !e.quiet {
 		return
 	}
 	l.waiting = append(l.waiting, waiting{e, l.sent})
@@ -305,6 +310,9 @@ func (l *link) end(s *session, faulty bool) {
 	}
 	fatal := faulty || l.leaving || l.torn || s.state.pinned()
 	for _, w := range l.waiting {
+		if w.quiet {
+			lost--
+		}
 		switch w.kind {
 		case effectSetup:
 			lost--
@@ -313,6 +321,9 @@ func (l *link) end(s *session, faulty bool) {
 		default:
 			fatal = fatal || w.kind.changesSession()
 		}
+	}
+	if fatal {
+		s.broken.Store(true)
 	}
 	s.mu.Unlock()
 	if lost > 0 && !l.torn {
@@ -390,8 +401,8 @@ func (l *link) begin(state *state, first byte) {
 		kind = w.kind
 	}
 	l.watched = w != nil || first == '>' || state.watched()
-	l.silent = state.silent(first, kind)
-	l.holding = first != '>' && kind.rewrites() ||
+	l.silent = state.silent(first, kind) || first != '>' && w != nil && w.quiet
+	l.holding = first != '>' && kind.rewrites() || first == '-' && l.listens ||
 		l.silent && (first == '*' && state.inSubscribedMode() || kind == effectReset)
 	l.reply = reply{kind: first, head: l.reply.head[:0], tail: l.reply.tail[:0], elements: l.reply.elements[:0]}
 	l.scanner.Elements = nil
@@ -419,24 +430,36 @@ func (l *link) ended(s *session, out []byte) []byte {
 		kind = w.kind
 	}
 	if l.watched && s.state.isMessage(&l.reply, kind) {
+		s.state.unsubscribed(&l.reply)
 		return append(out, held...)
+	}
+	if l.listens && len(held) > 0 && held[0] == '-' {
+		var heard bool
+		if held, heard = s.hear(l.target, held, w); heard {
+			return l.pass(w, out)
+		}
 	}
 	skipped := s.state.mute == replySkipNext && kind != effectSetup
 	left := effect{}
 	switch kind {
 	case effectSetup:
 		l.spoilt = l.spoilt || l.reply.kind == '-'
-		l.quiet++
 		silent = true
 	case effectNone:
 		if s.state.multi {
-			s.state.answered(effect{}, &l.reply, l.pool.target)
+			s.state.answered(effect{}, &l.reply, s.server.target)
 		}
 	case effectLarge:
-		s.state.answered(effect{}, &l.reply, l.pool.target)
+		s.state.answered(effect{}, &l.reply, s.server.target)
 		l.refused = bytes.HasPrefix(l.reply.head, []byte("-ERR Protocol error"))
 	default:
-		left = s.state.answered(w.effect, &l.reply, l.pool.target)
+		left = s.state.answered(w.effect, &l.reply, s.server.target)
+	}
+	if w != nil && (w.quiet || kind == effectSetup) {
+		l.quiet++
+	}
+	if w != nil && w.quiet && kind == effectWaits {
+		s.said = string(l.reply.head)
 	}
 	switch {
 	case kind == effectReplyMode && bytes.HasPrefix(l.reply.head, []byte("+OK\r\n")):
@@ -457,14 +480,21 @@ func (l *link) ended(s *session, out []byte) []byte {
 	if skipped && s.state.mute == replySkipNext && kind != effectReplyMode {
 		s.state.mute = replyOn
 	}
-	if kind.blocks() {
+	return l.pass(w, out)
+}
+
+// pass ends the wait for a reply, and for the effect that may wait with it. It
+// returns out.
+func (l *link) pass(w *waiting, out []byte) []byte {
+	l.received++
+	if w == nil {
+		return out
+	}
+	if w.kind.blocks() {
 		l.blocked--
 	}
-	l.received++
-	if w != nil {
-		if l.waiting = l.waiting[1:]; len(l.waiting) == 0 {
-			l.waiting = nil
-		}
+	if l.waiting = l.waiting[1:]; len(l.waiting) == 0 {
+		l.waiting = nil
 	}
 	return out
 }

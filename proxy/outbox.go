@@ -74,13 +74,7 @@ func (o *outbox) try(b []byte) int {
 
 // keep keeps bytes for drain, which it starts. It is called with the lock held.
 func (o *outbox) keep(b []byte) {
-	o.held += int64(len(b))
-	switch all := o.limits.kept.Add(int64(len(b))); {
-	case o.held > o.limits.client:
-		o.shut(errClientTooSlow)
-		return
-	case all > o.limits.total:
-		o.shut(errAllTooSlow)
+	if !o.charge(int64(len(b))) {
 		return
 	}
 	o.append(b)
@@ -88,6 +82,21 @@ func (o *outbox) keep(b []byte) {
 		o.draining = true
 		o.drains.Go(o.drain)
 	}
+}
+
+// charge puts bytes on the account; false when that closed the client. It is called
+// with the lock held.
+func (o *outbox) charge(n int64) bool {
+	o.held += n
+	switch all := o.limits.kept.Add(n); {
+	case o.held > o.limits.client:
+		o.shut(errClientTooSlow)
+		return false
+	case all > o.limits.total:
+		o.shut(errAllTooSlow)
+		return false
+	}
+	return true
 }
 
 // Bytes are kept in chunks, so that much of them isn't copied again and again.
@@ -136,6 +145,23 @@ func (o *outbox) release(n int64) {
 		o.held -= n
 		o.limits.kept.Add(-n)
 	}
+}
+
+// hold puts bytes on the account that are kept for the client elsewhere, since it
+// isn't their turn. When that goes over a limit, the client is closed.
+func (o *outbox) hold(n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.closed {
+		o.charge(int64(n))
+	}
+}
+
+// unhold takes them off the account.
+func (o *outbox) unhold(n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.release(int64(n))
 }
 
 // writeAll gives the client bytes and waits until the socket has them, so that
@@ -192,11 +218,7 @@ func (o *outbox) shut(reason error) {
 		return
 	}
 	o.closed, o.reason = true, reason
-	if o.socket == nil {
-		o.conn.Close()
-	} else {
-		_ = o.socket.Shutdown() // an error says that it is closed already
-	}
+	rawio.Shut(o.conn)
 	o.release(o.held)
 	o.kept = nil
 	o.drained.Broadcast()

@@ -16,7 +16,6 @@ import (
 // one is made what the next session needs, so that sessions of many users and
 // databases share a few.
 type pool struct {
-	target  *upstream.Target
 	max     int
 	wait    time.Duration // for a free one, when max are in use
 	idleMax time.Duration
@@ -35,8 +34,8 @@ type pool struct {
 // errNoLink is returned when all connections are in use and stay so.
 var errNoLink = errors.New("no upstream connection is free (limits.pinned_max)")
 
-func newPool(target *upstream.Target, max int, wait, idleMax time.Duration) *pool {
-	p := &pool{target: target, max: max, wait: wait, idleMax: idleMax, freed: make(chan struct{}),
+func newPool(max int, wait, idleMax time.Duration) *pool {
+	p := &pool{max: max, wait: wait, idleMax: idleMax, freed: make(chan struct{}),
 		brief: make(chan struct{}, briefMax), detours: make(chan struct{}, detoursMax)}
 	p.mu.Lock()
 	defer p.mu.Unlock() // closeIdle, which needs trim, waits for it
@@ -65,7 +64,7 @@ func (p *pool) get(ctx context.Context, s *session, e effect) error {
 		p.takeTurn(ctx, s)
 	}
 	for {
-		l, wait, err := p.take(s.state.Profile, s.state.name)
+		l, wait, err := p.take(s.node, s.state.Profile, s.state.name)
 		if err != nil {
 			return err
 		}
@@ -130,9 +129,9 @@ func (s *session) endTurn() {
 	}
 }
 
-// take returns a free link, the one that needs the least changing, or else a
-// channel to wait for. Neither means that the caller may dial.
-func (p *pool) take(want upstream.Profile, name string) (*link, <-chan struct{}, error) {
+// take returns a free link to a node, the one that needs the least changing, or
+// else a channel to wait for. Neither means that the caller may dial.
+func (p *pool) take(node *upstream.Target, want upstream.Profile, name string) (*link, <-chan struct{}, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -140,8 +139,8 @@ func (p *pool) take(want upstream.Profile, name string) (*link, <-chan struct{},
 	}
 	best, bestFit := -1, -1
 	for i := len(p.free) - 1; i >= 0 && bestFit < exactFit; i-- {
-		if fit := p.free[i].fit(want, name); fit > bestFit {
-			best, bestFit = i, fit
+		if l := p.free[i]; l.target == node && l.fit(want, name) > bestFit {
+			best, bestFit = i, l.fit(want, name)
 		}
 	}
 	switch {
@@ -152,6 +151,9 @@ func (p *pool) take(want upstream.Profile, name string) (*link, <-chan struct{},
 	case p.open < p.max:
 		p.open++
 		return nil, nil, nil
+	case len(p.free) > 0: // to other nodes
+		p.free[0].conn.Close() // its end makes room
+		p.free = slices.Delete(p.free, 0, 1)
 	}
 	return nil, p.freed, nil
 }
@@ -178,12 +180,12 @@ func (p *pool) dial(ctx context.Context, s *session, e effect) error {
 	if e.kind == effectKill {
 		want.DB = 0 // a busy Redis refuses SELECT
 	}
-	conn, err := p.target.Dial(ctx, want)
+	conn, err := s.node.Dial(ctx, want)
 	if err != nil {
 		p.gone()
 		return err
 	}
-	l := newLink(p, conn, want)
+	l := newLink(p, s.node, conn, want)
 	l.attach(s)
 	p.follows.Go(l.follow)
 	if !l.become(s, e) {

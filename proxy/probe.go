@@ -1,8 +1,11 @@
 package proxy
 
 import (
+	"crypto/tls"
 	"net"
 	"time"
+
+	"seckill-proxy/internal/rawio"
 )
 
 // How a client is probed that is silent: so often before it counts as gone, and
@@ -16,6 +19,12 @@ const (
 // without a word, or with replies that it never took: then the connection ends. A
 // host that only stopped the client's process is not gone.
 func probe(client net.Conn, within time.Duration) {
+	if secured, ok := client.(*tls.Conn); ok {
+		client = secured.NetConn()
+	}
+	if socket, ok := client.(*rawio.Conn); ok {
+		client = socket.NetConn()
+	}
 	tcp, ok := client.(*net.TCPConn)
 	if !ok {
 		return // the client is on this host, which ends its connections with it

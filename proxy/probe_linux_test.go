@@ -1,11 +1,14 @@
 package proxy
 
 import (
+	"crypto/tls"
 	"net"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"seckill-proxy/internal/rawio"
 )
 
 // A test can't have a host vanish; what the kernel was asked to do it can see.
@@ -20,8 +23,12 @@ func TestProbe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
+	// As sessions have it: wrapped, and below TLS. Each with a time of its own, so that
+	// nothing done shows.
+	wrapped := rawio.Wrap(conn)
+	clients := []net.Conn{conn, wrapped, tls.Server(wrapped, &tls.Config{MinVersion: tls.VersionTLS12})}
 	for within, every := range map[time.Duration]int{10 * time.Millisecond: 1, 8 * time.Second: 2, time.Minute: 15} {
-		probe(conn, within)
+		probe(clients[every%len(clients)], within)
 		raw, err := conn.(*net.TCPConn).SyscallConn()
 		if err != nil {
 			t.Fatal(err)

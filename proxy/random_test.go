@@ -140,7 +140,7 @@ func TestRandomCommandsAreAnsweredAsByRedis(t *testing.T) {
 			<-sent
 			return all
 		}
-		want, got := replies(p.redis.Addr), replies(p.addr)
+		want, got := replies(p.redisAddr), replies(p.addr)
 		if i := firstDifference(got, want); i >= 0 {
 			var before strings.Builder
 			for _, command := range commands[max(0, i-15):min(i+1, len(commands))] {

@@ -36,13 +36,26 @@ type effect struct {
 	replies  int               // effectSubscribe and its kin: replies to come, 0 for "one for each subscription"
 	family   subscription      // the same
 	names    []string          // effectCommandInfo, effectCommandDocs
-	name     string            // effectSetName
+	name     string            // effectSetName; effectRefused: why, "" where it is a custom command
 	hold     hold              // effectHold, effectRelease
 	doubt    hold              // what Redis may have done in part when it refuses
 	mute     replyMode         // effectReplyMode
 	named    bool              // effectHello with SETNAME
 	again    bool              // effectHello with more than one AUTH
 	pause    time.Duration     // effectPause
+	quiet    bool              // the client isn't given the reply
+	asking   bool              // the command is for a slot that is on its way to the node
+}
+
+// notInTransaction answers a command that can't be part of a transaction.
+const notInTransaction = "ERR Command not allowed inside a transaction"
+
+// refusal is the text of effectRefused.
+func (e effect) refusal() string {
+	if e.name != "" {
+		return e.name
+	}
+	return notInTransaction
 }
 
 type effectKind byte

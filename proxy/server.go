@@ -4,7 +4,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"runtime/debug"
@@ -32,6 +31,7 @@ type Limits struct {
 	CustomBytes int           // longest custom command; longer forwarded ones are streamed
 	PipelineMax int           // custom commands of one connection at one time
 	IdleTimeout time.Duration // a client silent for longer is closed; 0: never
+	Handshake   time.Duration // how long a client may take for that of TLS
 	Linger      time.Duration // how long a client that won't send more waits for its last replies
 	Profiles    int           // users and databases whose connections are kept
 
@@ -50,10 +50,14 @@ func (l Limits) reader() resp.Limits {
 // Server serves clients. Make it with New.
 type Server struct {
 	limits  Limits
-	target  *upstream.Target
+	target  *upstream.Target // knows what sessions start with
+	cluster *clusterUpstream // nil for one Redis
 	table   *commands.Table
 	metrics *metrics.Metrics
 	log     *zap.Logger
+
+	password  *password   // that clients must give; nil for none
+	strangers *zap.Logger // of clients that weren't let in, not all of many
 
 	backends *leases[*backend]
 	lanes    *leases[*lanes]
@@ -76,13 +80,15 @@ type Server struct {
 // backend is a commands.Backend and the client it works with.
 type backend struct {
 	*commands.Backend
-	client *redis.Client
+	client redis.UniversalClient
 }
 
-// New returns a server that forwards to target. open makes the backend of one
-// user and database from a client of the control plane, which the server closes.
-func New(limits Limits, target *upstream.Target, table *commands.Table,
-	open func(*redis.Client) *commands.Backend, m *metrics.Metrics, log *zap.Logger) *Server {
+// New returns a server that forwards to one Redis or to a cluster. open makes the
+// backend of one user and database from a client of the control plane, which the
+// server closes.
+func New(limits Limits, to Upstream, table *commands.Table,
+	open func(redis.UniversalClient) *commands.Backend, m *metrics.Metrics, log *zap.Logger) *Server {
+	target := to.Seed()
 	s := &Server{
 		hangups:  target.Hangups(),
 		limits:   limits,
@@ -91,11 +97,11 @@ func New(limits Limits, target *upstream.Target, table *commands.Table,
 		metrics:  m,
 		log:      log,
 		output:   outboxLimits{client: limits.ClientOutput, total: limits.Output},
-		pool:     newPool(target, limits.Pinned, limits.PinnedWait, limits.PinnedIdle),
+		pool:     newPool(limits.Pinned, limits.PinnedWait, limits.PinnedIdle),
 		sessions: make(map[*session]struct{}),
 	}
 	s.backends = newLeases(limits.Profiles, func(as upstream.Profile) *backend {
-		client := target.Client(as.Identity, as.DB)
+		client := to.Client(as.Identity, as.DB)
 		return &backend{open(client), client}
 	}, func(b *backend) {
 		if s.cut.Load() {
@@ -105,11 +111,12 @@ func New(limits Limits, target *upstream.Target, table *commands.Table,
 		b.client.Close() // once more does no harm
 	})
 	s.lanes = newLeases(limits.Profiles, func(as upstream.Profile) *lanes {
-		return &lanes{shared: upstream.NewMux(target, as), scripts: upstream.NewMux(target, as)}
-	}, func(l *lanes) {
-		l.shared.Close()
-		l.scripts.Close()
-	})
+		return newLanes(target, as)
+	}, (*lanes).close)
+	if to.Cluster != nil {
+		s.cluster = newClusterUpstream(to, limits.Profiles)
+	}
+	s.strangers = newStrangerLog(log)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -123,9 +130,12 @@ func (s *Server) Connect(ctx context.Context) error {
 	backend := s.backends.acquire(as)
 	defer backend.release()
 	backend.value.Start()
+	if s.cluster != nil {
+		return s.cluster.connect(ctx)
+	}
 	lease := s.lanes.acquire(s.target.Profile())
 	defer lease.release()
-	return errors.Join(lease.value.shared.Connect(ctx), lease.value.scripts.Connect(ctx))
+	return lease.value.connect(ctx)
 }
 
 // Serve accepts clients from ln until Shutdown. Several may run at one time.
@@ -204,26 +214,51 @@ func (s *Server) Shutdown(ctx context.Context) {
 		s.cut.Store(true)
 		s.backends.closeNow() // ends the wait of custom commands for Redis
 		s.lanes.closeNow()    // and that of forwarded ones
+		if s.cluster != nil {
+			s.cluster.lanes.closeNow()
+		}
 	}
 	s.cancel()
 	<-ended
 	s.backends.closeAll()
 	s.lanes.closeAll()
+	if s.cluster != nil {
+		s.cluster.lanes.closeAll()
+	}
 	s.pool.close()
 }
 
 // execute runs a custom command's handler. A handler that panics costs its
 // client an error, and nobody else anything.
 func (s *Server) execute(ctx context.Context, row *commands.Command, conn *commands.Connection, args [][]byte) (reply commands.Reply) {
-	defer func() {
-		if p := recover(); p != nil {
-			s.log.Error("a command panicked", zap.String("command", row.Name), zap.Any("panic", p),
-				zap.ByteString("stack", debug.Stack()))
-			reply = commands.Error(fmt.Sprintf("ERR internal error in %s; the outcome is unknown", row.Name))
-		}
+	defer s.rescue(row, &reply)
+	reply = row.Handle(ctx, conn, args)
+	s.metrics.Outcome(row.Name, outcomeCode(reply))
+	return reply
+}
+
+// atOnce executes a command if it needs no Redis, which it reports.
+func (s *Server) atOnce(row *commands.Command, conn *commands.Connection, args [][]byte) (reply commands.Reply, ok bool) {
+	if row.AtOnce == nil {
+		return nil, false
+	}
+	ok = true // also if it panics
+	defer s.rescue(row, &reply)
+	if reply, ok = row.AtOnce(conn, args); ok {
 		s.metrics.Outcome(row.Name, outcomeCode(reply))
-	}()
-	return row.Handle(ctx, conn, args)
+	}
+	return reply, ok
+}
+
+// rescue gives a command that panics a reply. It is deferred.
+func (s *Server) rescue(row *commands.Command, reply *commands.Reply) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	s.log.Error("a command panicked", zap.String("command", row.Name), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+	*reply = commands.Error(fmt.Sprintf("ERR internal error in %s; the outcome is unknown", row.Name))
+	s.metrics.Outcome(row.Name, outcomeCode(*reply))
 }
 
 // outcomeCode is the integer that a business outcome starts with.

@@ -32,28 +32,37 @@ type session struct {
 	end    context.CancelFunc
 
 	// Of serve alone.
-	cmd    resp.Command // the one that is being handled
-	run    gathered     // commands for a shared lane, not yet submitted
-	alone  alone        // commands for link, not yet sent
-	rest   *rest        // the partial command under way, nil when there is none
+	cmd    resp.Command     // the one that is being handled
+	node   *upstream.Target // where the next connection of its own leads
+	run    gathered         // commands for a shared lane, not yet submitted
+	alone  alone            // commands for link, not yet sent
+	rest   *rest            // the partial command under way, nil when there is none
 	lanes  *lease[*lanes]
 	custom customSide
+	calls  *calls   // of a cluster, nil for one Redis
 	local  []byte   // replies of the sidecar's own, not yet written
 	batch  []future // custom commands that run concurrently, in order
 
+	moves    int  // of the target, up to which the client knows that what it wrote before may be lost
+	admitted bool // the client has given the password, where there is one
+
 	writeMu sync.Mutex           // held while a reply is given to the client in pieces
 	link    atomic.Pointer[link] // the connection that the session has to itself; serve attaches it
+	broken  atomic.Bool          // the session can't go on without what was lost with link; set before link is nil
 
 	mu          sync.Mutex // guards what follows, and the counters of link
 	changed     sync.Cond  // outstanding, or the counters of link
 	state       state
 	outstanding int           // replies to come by a shared lane
+	sending     int           // in a cluster, bytes of the commands that they answer
 	attaching   bool          // serve is about to use link
 	turn        chan struct{} // has the session's place, if it has one of those that are few (pool.go)
 	gone        bool          // the client won't send more
 	endWait     func()        // ends the wait of the custom command under way; nil when none waits
 	lingering   *time.Timer   // ends the session some time after that
 	sizes       replySizes
+	bound       int    // the slot that decided which node a transaction is at, or unboundSlot
+	said        string // the error that link kept from the client: where to go instead, or why not
 }
 
 // gathered is a run of commands, contiguous in the reader's buffer.
@@ -70,8 +79,13 @@ func newSession(server *Server, client net.Conn) *session {
 		client: client,
 		out:    newOutbox(client, &server.output),
 		state:  state{Profile: server.target.Profile()},
+		moves:  server.target.Moves(),
 	}
 	s.changed.L = &s.mu
+	s.node, s.bound = server.target, unboundSlot
+	if server.cluster != nil {
+		s.calls = newCalls(s)
+	}
 	s.ctx, s.end = context.WithCancel(server.ctx)
 	s.reader = resp.NewCommandReader(server.limits.reader())
 	return s
@@ -80,6 +94,9 @@ func newSession(server *Server, client net.Conn) *session {
 // serve serves the client until it is gone, or the server is.
 func (s *session) serve() {
 	defer s.close()
+	if s.shakeHands() != nil {
+		return
+	}
 	s.state.Profile = s.server.target.Admit(s.server.ctx)
 	err := s.beforeRead()
 	for err == nil {
@@ -195,6 +212,7 @@ func (s *session) linger() {
 	s.hangUp()
 	s.settle()
 	s.out.waitDrained()
+	s.bidFarewell()
 }
 
 // hangUp passes on that the client won't send more, where that matters: what a
@@ -220,6 +238,9 @@ func (s *session) close() {
 	s.mu.Unlock()
 	if s.lanes != nil {
 		s.lanes.release()
+	}
+	if s.calls != nil {
+		s.calls.close()
 	}
 	s.closeCustom()
 	s.client.Close()
@@ -250,6 +271,7 @@ func (s *session) stopReading() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopWaiting()
+	s.changed.Broadcast()
 }
 
 // beforeRead is called when no command is at hand: what was gathered is sent. An
@@ -293,6 +315,9 @@ func (s *session) flush() error {
 	if s.run.count > 0 {
 		return s.submit()
 	}
+	if s.calls != nil && len(s.calls.plan) > 0 {
+		return s.submitCalls()
+	}
 	s.alone.flush()
 	return nil
 }
@@ -316,15 +341,27 @@ func (s *session) settle() {
 		if l == nil || !l.leaving && !l.ending && (l.answered == l.sent || s.state.opaque) {
 			return
 		}
-		if s.gone && l.blocked > 0 && !l.leaving {
+		if s.givesUp() && l.blocked > 0 && !l.leaving {
 			l.leave()
 		}
 		s.changed.Wait()
 	}
 }
 
+// givesUp reports whether what blocks in Redis has nobody to wait for it any more.
+// In a cluster nothing is read while it does, so that is where a drain ends it. It
+// is called with mu held.
+func (s *session) givesUp() bool {
+	return s.gone || s.calls != nil && s.server.drain.Load()
+}
+
 // handle serves one command. An error ends the session.
 func (s *session) handle(cmd *resp.Command) error {
+	if s.server.password != nil {
+		if done, err := s.admit(cmd); done {
+			return err
+		}
+	}
 	if len(cmd.Args) > 0 {
 		if row := s.server.table.Lookup(cmd.Args[0]); row != nil {
 			return s.serveCustom(row, cmd)
@@ -360,28 +397,45 @@ func (s *session) forward(cmd *resp.Command) error {
 		_ = s.flush()
 		return errEnded
 	}
+	if s.calls != nil {
+		return s.forwardInCluster(way, cmd, e)
+	}
 	if way == own || s.link.Load() != nil || s.shouldPin() {
 		return s.sendAlone(cmd, e)
+	}
+	if s.broken.Load() {
+		return errEnded
 	}
 	return s.gather(way, cmd)
 }
 
 // answer gathers a reply of the sidecar's own, unless the client wants none.
 func (s *session) answer(reply commands.Reply) {
+	if protocol, wanted := s.wanted(); wanted {
+		s.local = appendReply(s.local, reply, protocol)
+	}
+}
+
+// wanted reports whether the client wants the next reply, and in which protocol.
+func (s *session) wanted() (protocol int, wanted bool) {
 	s.mu.Lock()
 	protocol, mute := s.state.Protocol, s.state.mute
 	if mute == replySkipNext {
 		s.state.mute = replyOn
 	}
 	s.mu.Unlock()
-	if mute == replyOn {
-		s.local = appendReply(s.local, reply, protocol)
+	if l := s.link.Load(); l != nil && mute == replySkipNext {
+		s.attached(l) // it may have been the session's for that alone
 	}
+	return protocol, mute == replyOn
 }
 
 // unavailable answers a command that could not be sent. A command that what
 // follows it counts on, such as MULTI or SELECT, takes the session with it.
 func (s *session) unavailable(cmd *resp.Command, e effect, err error) error {
+	if errors.Is(err, errEnded) {
+		return err
+	}
 	answer := func() error {
 		s.server.metrics.Unavailable.Inc()
 		s.answer(unavailable(err))

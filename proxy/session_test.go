@@ -542,3 +542,15 @@ func TestAScriptThatDoesNotEndCanBeKilled(t *testing.T) {
 		watcher.Close()
 	}
 }
+
+// A connection that a session had only for CLIENT REPLY SKIP isn't closed by its QUIT
+// in the hands of the next one.
+func TestQuitBehindASkippedReply(t *testing.T) {
+	p := startPair(t)
+	for range 50 {
+		c := p.dial(t)
+		c.Send(rawclient.Encode("CLIENT", "REPLY", "SKIP") + rawclient.Encode("SECKILL.BUY") + rawclient.Encode("QUIT"))
+		c.Expect(ok)
+		p.dial(t).Want(ok, "CLIENT", "SETNAME", "n")
+	}
+}

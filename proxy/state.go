@@ -238,7 +238,7 @@ func (s *state) becomes(id upstream.Identity, target *upstream.Target) {
 // ended ends a transaction on EXEC's reply: an array of results, a null where a
 // watched key changed, or an error.
 func (s *state) ended(r *reply, target *upstream.Target) {
-	if r.kind == '-' && !bytes.HasPrefix(r.head, []byte("-EXECABORT")) {
+	if r.kind == '-' && !aborted(r.head) {
 		return // EXEC itself was refused; the transaction stands as it stood
 	}
 	tx := s.tx
@@ -248,6 +248,24 @@ func (s *state) ended(r *reply, target *upstream.Target) {
 		if q.position < len(r.elements) {
 			s.settle(q.effect, r.elements[q.position], target)
 		}
+	}
+}
+
+// aborted reports whether an error in reply to EXEC has ended the transaction. Those
+// of a cluster say that the keys are elsewhere, or that nobody knows where.
+func aborted(head []byte) bool {
+	for _, code := range []string{"-EXECABORT", "-MOVED ", "-ASK ", "-TRYAGAIN", "-CROSSSLOT", "-CLUSTERDOWN"} {
+		if bytes.HasPrefix(head, []byte(code)) {
+			return true
+		}
+	}
+	return false
+}
+
+// unsubscribed accounts for what Redis does by itself when a slot moves away.
+func (s *state) unsubscribed(message *reply) {
+	if frameName(message.head) == "sunsubscribe" {
+		s.subscribed[shardChannels] = max(lastInteger(message.tail), 0)
 	}
 }
 

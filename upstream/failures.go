@@ -18,7 +18,10 @@ const failuresEvery = 10 * time.Second
 
 // failures is a go-redis hook that logs why a custom command had to be answered
 // with 503 or 202: the reply has no room for Redis's own words.
-type failures struct{ log *zap.Logger }
+type failures struct {
+	log      *zap.Logger
+	readOnly func() // is called when it was a replica that answered
+}
 
 // DialHook implements redis.Hook.
 func (failures) DialHook(next redis.DialHook) redis.DialHook {
@@ -48,6 +51,9 @@ func (f failures) note(err error) {
 	var answered redis.Error
 	if err == nil || errors.As(err, &answered) && !script.Refused(err) {
 		return
+	}
+	if redis.HasErrorPrefix(err, "READONLY ") {
+		f.readOnly()
 	}
 	f.log.Warn("a SECKILL or LOCK command failed", zap.Error(err))
 }

@@ -27,6 +27,19 @@ type Sink interface {
 	Lost(n int, torn, sent bool)
 }
 
+// Single is a command whose one reply has a sink of its own, for SubmitEach.
+type Single struct {
+	Sink    Sink
+	Command []byte
+}
+
+// Batch is whom the sinks of one SubmitEach belong to.
+type Batch interface {
+	// Landed says that some of the sinks were given replies, or lost them, and
+	// that none of them gets more for the moment. It must not wait.
+	Landed()
+}
+
 // Mux is one connection to Redis that many clients share: their commands travel
 // in one pipeline, and each gets its replies in its own order. It connects when
 // it is first used, and again after a loss; what was under way then is lost and
@@ -105,6 +118,13 @@ func (m *Mux) Stuck() bool {
 	return len(m.flights) > 0 && time.Since(m.flights[0].at) > flightMax
 }
 
+// Idle reports whether nobody waits for a reply.
+func (m *Mux) Idle() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.pending.length() == 0
+}
+
 // Submit sends n commands, and sink gets their replies, later. It returns when
 // they are on their way or queued behind a write under way, at the latest when ctx
 // ends. On an error, which wraps ErrDown, or is ErrClosed, ErrUnauthenticated or
@@ -116,14 +136,38 @@ func (m *Mux) Submit(ctx context.Context, sink Sink, commands []byte, n int) err
 		return err
 	}
 	m.out = append(m.out, commands...)
-	m.pending.push(sink, n)
+	m.pending.push(entry{sink: sink, replies: n})
 	m.queued += n
+	m.submitted()
+	return nil
+}
+
+// SubmitEach is Submit for commands that have a sink each: they travel in one
+// piece, nothing of anybody else's between them. Their bytes are the caller's when
+// it returns.
+func (m *Mux) SubmitEach(ctx context.Context, batch Batch, commands []Single) error {
+	m.mu.Lock()
+	if err := m.usable(ctx); err != nil {
+		m.mu.Unlock()
+		return err
+	}
+	for _, c := range commands {
+		m.out = append(m.out, c.Command...)
+		m.pending.push(entry{sink: c.Sink, replies: 1, batch: batch})
+	}
+	m.queued += len(commands)
+	m.submitted()
+	return nil
+}
+
+// submitted has what was queued written. It is called with the lock held, and
+// releases it.
+func (m *Mux) submitted() {
 	writer := m.mayWrite()
 	m.mu.Unlock()
 	if writer { // else who writes takes it along, or the reader does when replies have come
 		m.write()
 	}
-	return nil
 }
 
 // mayWrite makes the caller the writer, which it reports, where there is something
@@ -207,7 +251,7 @@ func tryWrite(conn net.Conn, b []byte) (int, error) {
 	if socket, ok := conn.(*rawio.Conn); ok {
 		return socket.TryWrite(b)
 	}
-	return conn.Write(b)
+	return 0, nil // TLS and what else can't be asked
 }
 
 // takeOut takes the commands of the next write. Where there is none the caller is
@@ -242,7 +286,7 @@ func (m *Mux) later(conn net.Conn, f func()) bool {
 // wrote ends a write.
 func (m *Mux) wrote(conn net.Conn, commands []byte, err error) {
 	if err != nil {
-		shut(conn) // the reader finds out and tells
+		rawio.Shut(conn) // the reader, who may be the caller, finds out and tells
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -252,15 +296,6 @@ func (m *Mux) wrote(conn net.Conn, commands []byte, err error) {
 	if len(commands) > muxOutMax {
 		m.changed.Broadcast()
 	}
-}
-
-// shut ends a connection without waiting for its reader, who may be the caller.
-func shut(conn net.Conn) {
-	if socket, ok := conn.(*rawio.Conn); ok {
-		_ = socket.Shutdown() // an error says that it has ended
-		return
-	}
-	conn.Close()
 }
 
 // read hands out replies until the connection ends.
@@ -293,14 +328,16 @@ func (m *Mux) digest(scanner *resp.ReplyScanner, b []byte) error {
 	m.mu.Lock()
 	answered, due := 0, m.pending.replies // what is sent from here on isn't answered in b
 	m.mu.Unlock()
+	var landing Batch // has replies, and wasn't told so
+	defer func() { land(landing, nil) }()
 	for len(b) > 0 {
 		if due == 0 || !scanner.Within() && b[0] == '>' {
 			return errUnasked // a shared connection subscribes to nothing
 		}
 		m.mu.Lock()
-		sink, n := m.pending.first()
+		first := m.pending.first()
 		m.mu.Unlock()
-		used, ended, err := scanner.Skip(b, min(n, due))
+		used, ended, err := scanner.Skip(b, min(first.replies, due))
 		if err != nil {
 			return err
 		}
@@ -310,7 +347,8 @@ func (m *Mux) digest(scanner *resp.ReplyScanner, b []byte) error {
 			m.taken--
 		}
 		m.mu.Unlock()
-		sink.Replies(b[:used], ended)
+		first.sink.Replies(b[:used], ended)
+		landing = land(landing, first.batch)
 		b = b[used:]
 		answered += ended
 	}
@@ -338,15 +376,27 @@ func (m *Mux) fail(torn bool) {
 	m.pending, m.taken, m.out, m.queued = ring{}, 0, nil, 0
 	m.written, m.answered, m.flights = 0, 0, nil
 	m.mu.Unlock()
+	var landing Batch
 	for i := 0; pending.length() > 0; i++ {
-		sink, n := pending.first()
-		sink.Lost(n, torn && i == 0, i < taken)
-		pending.take(n)
+		first := pending.first()
+		first.sink.Lost(first.replies, torn && i == 0, i < taken)
+		landing = land(landing, first.batch)
+		pending.take(first.replies)
 	}
+	land(landing, nil)
 	m.mu.Lock()
 	m.conn, m.failing = nil, false
 	m.changed.Broadcast()
 	m.mu.Unlock()
+}
+
+// land tells a batch that its replies are out, unless the next are its own as
+// well. It returns next.
+func land(landing, next Batch) Batch {
+	if landing != nil && landing != next {
+		landing.Landed()
+	}
+	return next
 }
 
 // Close ends the connection and waits until everybody who lost replies was told.
@@ -374,13 +424,14 @@ type ring struct {
 type entry struct {
 	sink    Sink
 	replies int
+	batch   Batch // that the sink belongs to, nil for none
 }
 
 func (r *ring) length() int { return r.tail - r.head }
 
 func (r *ring) at(i int) *entry { return &r.entries[i&(len(r.entries)-1)] }
 
-func (r *ring) push(sink Sink, replies int) {
+func (r *ring) push(e entry) {
 	if r.length() == len(r.entries) {
 		grown := make([]entry, max(2*len(r.entries), 64))
 		for i := r.head; i < r.tail; i++ {
@@ -388,18 +439,17 @@ func (r *ring) push(sink Sink, replies int) {
 		}
 		r.entries = grown
 	}
-	*r.at(r.tail) = entry{sink, replies}
+	*r.at(r.tail) = e
 	r.tail++
-	r.replies += replies
+	r.replies += e.replies
 }
 
-// first returns the oldest entry; without one, 0 replies.
-func (r *ring) first() (Sink, int) {
+// first returns the oldest entry; without one, one of 0 replies.
+func (r *ring) first() entry {
 	if r.length() == 0 {
-		return nil, 0
+		return entry{}
 	}
-	e := r.at(r.head)
-	return e.sink, e.replies
+	return *r.at(r.head)
 }
 
 // take takes n replies off the oldest entry, and the entry when none are left,

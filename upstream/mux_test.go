@@ -18,7 +18,11 @@ import (
 	"seckill-proxy/internal/nettest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// A pool of go-redis that was closed while it tried to connect goes on sleeping for
+// a second.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
+}
 
 // fakeRedis is a server that serves each connection with serve, until the test
 // ends.
@@ -296,5 +300,81 @@ func TestMuxIsStuckWhileRedisPauses(t *testing.T) {
 	m.target.Pause(0)
 	if m.Stuck() {
 		t.Error("it is stuck after a pause")
+	}
+}
+
+// batch is a Batch that counts what landed.
+type batch struct {
+	mu     sync.Mutex
+	landed int
+}
+
+func (b *batch) Landed() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.landed++
+}
+
+func (b *batch) count() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.landed
+}
+
+func TestMuxSubmitsEachWithASinkOfItsOwn(t *testing.T) {
+	m := newTestMux(t, fakeRedis(t, echo))
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			b := &batch{}
+			var commands []Single
+			var sinks []*recorder
+			for n := range 50 {
+				r := newRecorder()
+				sinks = append(sinks, r)
+				commands = append(commands, Single{Sink: r, Command: fmt.Appendf(nil, "%d-%d\r\n", i, n)})
+			}
+			if err := m.SubmitEach(context.Background(), b, commands); err != nil {
+				t.Error(err)
+				return
+			}
+			for n, r := range sinks {
+				if r.wait(1); r.got != fmt.Sprintf("+%d-%d\r\n", i, n) || r.lost != 0 {
+					t.Errorf("sink %d-%d got %q, %d lost", i, n, r.got, r.lost)
+				}
+			}
+			for deadline := time.Now().Add(10 * time.Second); b.count() == 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Error("the batch wasn't told that its replies are there")
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if !m.Idle() {
+		t.Error("it isn't idle when all is answered")
+	}
+}
+
+func TestMuxTellsABatchOfItsLoss(t *testing.T) {
+	m := newTestMux(t, fakeRedis(t, echo))
+	b := &batch{}
+	first, second := newRecorder(), newRecorder()
+	if err := m.SubmitEach(context.Background(), b, []Single{{first, []byte("die\r\n")}, {second, []byte("x\r\n")}}); err != nil {
+		t.Fatal(err)
+	}
+	if first.wait(1); first.lost != 1 {
+		t.Errorf("the first lost %d", first.lost)
+	}
+	if second.wait(1); second.lost != 1 {
+		t.Errorf("the second lost %d", second.lost)
+	}
+	m.Close()
+	if b.count() != 1 {
+		t.Errorf("the batch was told %d times, want once for all that was lost together", b.count())
+	}
+	if err := m.SubmitEach(context.Background(), b, []Single{{first, []byte("x\r\n")}}); !errors.Is(err, ErrClosed) {
+		t.Errorf("after Close: %v", err)
 	}
 }

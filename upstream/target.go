@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -25,11 +26,12 @@ import (
 	"seckill-proxy/internal/hangup"
 	"seckill-proxy/internal/rawio"
 	"seckill-proxy/internal/resp"
+	"seckill-proxy/internal/script"
 )
 
 // ErrDown is wrapped by every error that says that no connection to Redis could
 // be had, so that nothing was sent.
-var ErrDown = errors.New("no connection to Redis")
+var ErrDown error = script.Unsent("no connection to Redis")
 
 // ErrUnauthenticated is returned where Redis demands authentication and the
 // profile has none to offer.
@@ -55,14 +57,25 @@ type Options struct {
 	// when they have ended; without one some things go unnoticed for longer.
 	Hangups *hangup.Watcher
 
+	// TLS is how to secure connections to Address; nil for not at all. Without a
+	// ServerName in it, that is the host of Address.
+	TLS *tls.Config
+
 	// Dialer replaces the network: the embedded store's way in.
 	Dialer func(ctx context.Context) (net.Conn, error)
 }
 
-// Target is one Redis server. It is safe for concurrent use.
+// Target is one Redis server, or the master that sentinels name. It is safe for
+// concurrent use.
 type Target struct {
 	opts     Options
 	failures *zap.Logger // of commands of the control plane, not all of many
+	where    place
+	sentinel *Sentinel // who finds the master; nil where the address is fixed
+
+	// reach replaces the network for the Target of a cluster: it connects to any
+	// node. nil for a server.
+	reach func(ctx context.Context) (net.Conn, error)
 
 	asking    sync.Mutex // held while Redis is asked whether strangers must authenticate
 	asked     time.Time
@@ -84,11 +97,52 @@ func New(opts Options) *Target {
 	failures := opts.Log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(core, failuresEvery, 1, 0)
 	}))
-	return &Target{opts: opts, failures: failures}
+	return newTarget(opts, failures)
+}
+
+// newTarget is New with a log of failures that Targets can share: one takes half a
+// megabyte.
+func newTarget(opts Options, failures *zap.Logger) *Target {
+	t := &Target{opts: opts, failures: failures}
+	t.where.address = opts.Address
+	return t
 }
 
 // Address is where Redis is, for logs and errors.
-func (t *Target) Address() string { return t.opts.Address }
+func (t *Target) Address() string {
+	if address := t.where.at(); address != "" {
+		return address
+	}
+	return t.opts.Address
+}
+
+// Moves is how often another server has become the master.
+func (t *Target) Moves() int {
+	t.where.mu.Lock()
+	defer t.where.mu.Unlock()
+	return t.where.moves
+}
+
+// drop ends all connections, those of the control plane too. Whoever uses one
+// notices as if Redis had closed it.
+func (t *Target) drop() { t.where.drop() }
+
+// moveTo has the Target mean another server from now on, and ends the connections
+// to the one before. It returns how many there were.
+func (t *Target) moveTo(address string) (ended int) {
+	ended = t.where.move(address)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.retryAt, t.backoff = time.Time{}, 0 // the other one may be tried at once
+	return ended
+}
+
+// doubt says that something speaks against what is known of where Redis is.
+func (t *Target) doubt() {
+	if t.sentinel != nil {
+		t.sentinel.doubt()
+	}
+}
 
 // Hangups watches connections, nil where none are watched.
 func (t *Target) Hangups() *hangup.Watcher { return t.opts.Hangups }
@@ -107,27 +161,33 @@ func (t *Target) Dial(ctx context.Context, as Profile) (net.Conn, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.opts.DialTimeout)
 	defer cancel()
+	address := t.where.at()
 	conn, err := t.dialNetwork(ctx)
 	if err != nil {
-		return nil, t.failed(err)
+		return nil, t.failedAt(address, err)
 	}
-	if err := greet(ctx, conn, t.greeting(as)); err != nil {
+	if err := t.introduce(ctx, conn, as); err != nil {
 		conn.Close()
 		var refused refusal
 		if errors.As(err, &refused) {
 			// Redis is there; it is this profile that it doesn't take.
-			return nil, fmt.Errorf("%w at %s: %w", ErrDown, t.opts.Address, err)
+			return nil, fmt.Errorf("%w at %s: %w", ErrDown, t.Address(), err)
 		}
-		return nil, t.failed(err)
+		return nil, t.failedAt(address, err)
 	}
+	t.reached()
+	return conn, nil
+}
+
+// reached notes that Redis is there.
+func (t *Target) reached() {
 	t.mu.Lock()
 	back := t.failure != nil
 	t.failure, t.backoff = nil, 0
 	t.mu.Unlock()
 	if back {
-		t.opts.Log.Info("Redis is back", zap.String("address", t.opts.Address))
+		t.opts.Log.Info("Redis is back", zap.String("address", t.Address()))
 	}
-	return conn, nil
 }
 
 // paused returns the last failure while its pause lasts. The first caller after
@@ -146,20 +206,30 @@ func (t *Target) paused() error {
 	return nil
 }
 
+// failedAt is failed, unless the Target has left that address meanwhile: that says
+// nothing of the new one.
+func (t *Target) failedAt(address string, err error) error {
+	if address != "" && t.where.at() != address {
+		return fmt.Errorf("%w at %s: %w", ErrDown, address, err)
+	}
+	return t.failed(err)
+}
+
 func (t *Target) failed(err error) error {
+	t.doubt()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.backoff = min(max(2*t.backoff, t.opts.BackoffMin), t.opts.BackoffMax)
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-		return fmt.Errorf("%w at %s: %w", ErrDown, t.opts.Address, err) // our fault, not Redis's
+		return fmt.Errorf("%w at %s: %w", ErrDown, t.Address(), err) // our fault, not Redis's
 	}
 	// Jitter of half the pause: sidecars that lost Redis together don't return
 	// together.
 	t.retryAt = time.Now().Add(t.backoff/2 + rand.N(t.backoff/2+1))
 	if t.failure == nil {
-		t.opts.Log.Warn("Redis is lost: commands fail until it is back", zap.String("address", t.opts.Address), zap.Error(err))
+		t.opts.Log.Warn("Redis is lost: commands fail until it is back", zap.String("address", t.Address()), zap.Error(err))
 	}
-	t.failure = fmt.Errorf("%w at %s: %w", ErrDown, t.opts.Address, err)
+	t.failure = fmt.Errorf("%w at %s: %w", ErrDown, t.Address(), err)
 	return t.failure
 }
 
@@ -167,12 +237,34 @@ func (t *Target) dialNetwork(ctx context.Context) (net.Conn, error) {
 	if t.opts.Dialer != nil {
 		return t.opts.Dialer(ctx)
 	}
+	if t.reach != nil {
+		return t.reach(ctx)
+	}
+	if t.sentinel != nil {
+		if err := t.sentinel.await(ctx); err != nil {
+			return nil, err
+		}
+	}
 	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, t.opts.Network, t.opts.Address)
+	address := t.where.at()
+	conn, err := dialer.DialContext(ctx, t.opts.Network, address)
 	if err != nil {
 		return nil, err
 	}
-	return rawio.Wrap(conn), nil
+	if conn, err = t.where.track(conn, address); err != nil {
+		return nil, err
+	}
+	return t.secure(ctx, rawio.Wrap(conn), address)
+}
+
+// introduce makes a fresh connection what the profile says. Where sentinels said
+// where to go, it also makes sure that the master is there.
+func (t *Target) introduce(ctx context.Context, conn net.Conn, as Profile) error {
+	err := greet(ctx, conn, t.greeting(as))
+	if err == nil && t.sentinel != nil {
+		err = checkMaster(ctx, conn, as.Protocol)
+	}
+	return err
 }
 
 // greet sends the commands that a fresh connection begins with, and waits until
@@ -243,7 +335,7 @@ func (t *Target) Client(id Identity, db int) *redis.Client {
 	as := Profile{Identity: id, DB: db, Protocol: 2}
 	client := redis.NewClient(&redis.Options{
 		Network:  t.opts.Network,
-		Addr:     t.opts.Address,
+		Addr:     t.Address(),
 		Protocol: 2,
 		// The dialer authenticates and selects: go-redis wouldn't authenticate
 		// a user whose password is empty.
@@ -261,7 +353,7 @@ func (t *Target) Client(id Identity, db int) *redis.Client {
 		ContextTimeoutEnabled:    true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
-	client.AddHook(failures{t.failures})
+	client.AddHook(failures{log: t.failures, readOnly: t.doubt})
 	return client
 }
 
@@ -283,7 +375,7 @@ func (t *Target) barred(ctx context.Context, conn net.Conn) (bool, error) {
 func (t *Target) dialControl(ctx context.Context, as Profile) (net.Conn, error) {
 	conn, err := t.dialNetwork(ctx)
 	if err == nil {
-		err = greet(ctx, conn, t.greeting(as))
+		err = t.introduce(ctx, conn, as)
 	}
 	if err == nil && !as.Identity.Known {
 		// To a script, one with many arguments, Redis would answer with a
@@ -294,7 +386,7 @@ func (t *Target) dialControl(ctx context.Context, as Profile) (net.Conn, error) 
 		}
 	}
 	if err == nil {
-		return conn, nil
+		return pooled(conn), nil
 	}
 	if conn != nil {
 		conn.Close()
@@ -303,7 +395,8 @@ func (t *Target) dialControl(ctx context.Context, as Profile) (net.Conn, error) 
 	if errors.As(err, &refused) {
 		return nil, refused
 	}
-	return nil, fmt.Errorf("%w at %s: %w", ErrDown, t.opts.Address, err)
+	t.doubt()
+	return nil, fmt.Errorf("%w at %s: %w", ErrDown, t.Address(), err)
 }
 
 // Pause notes that Redis was told to pause for a while; 0 ends it.

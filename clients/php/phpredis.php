@@ -4,7 +4,8 @@
  *
  *   php phpredis.php connect|pconnect HOST PORT NAME [custom]
  *
- * NAME starts the worker's keys. What any Redis can do comes first and prints the
+ * With TLS where the environment has TLS_CA, the file of the authority. NAME starts
+ * the worker's keys. What any Redis can do comes first and prints the
  * same everywhere; custom adds the sidecar's own commands. Ends with 0 only if
  * all was as it should be.
  */
@@ -38,7 +39,13 @@ function open(string $id): Redis
 {
     global $way, $host, $port;
     $redis = new Redis();
-    $redis->$way($host, (int) $port, PATIENCE_SECONDS, $id);
+    $authority = getenv('TLS_CA');
+    if ($authority) {
+        $trust = ['stream' => ['cafile' => $authority, 'peer_name' => 'localhost']];
+        $redis->$way("tls://$host", (int) $port, PATIENCE_SECONDS, $id, 0, PATIENCE_SECONDS, $trust);
+    } else {
+        $redis->$way($host, (int) $port, PATIENCE_SECONDS, $id);
+    }
     $redis->setOption(Redis::OPT_READ_TIMEOUT, PATIENCE_SECONDS);
     return $redis;
 }

@@ -54,7 +54,11 @@ if (isset($argv[4])) {
 function open(): Client
 {
     global $host, $port;
-    return new Client(['host' => $host, 'port' => (int) $port, 'read_write_timeout' => PATIENCE_SECONDS]);
+    $parameters = ['host' => $host, 'port' => (int) $port, 'read_write_timeout' => PATIENCE_SECONDS];
+    if ($authority = getenv('TLS_CA')) {
+        $parameters += ['scheme' => 'tls', 'ssl' => ['cafile' => $authority, 'peer_name' => 'localhost']];
+    }
+    return new Client($parameters);
 }
 
 function connection(Client $redis, string $name): void

@@ -7,13 +7,14 @@
 -- ARGV  1 sale_id, 2 what the tokens of this shard begin with, 3 channel of events,
 --       4 event that tells of new orders, 5 '1' to write something in any case,
 --       6 '1' when these purchases were asked for before, and their rate was counted,
---       7 number of deliveries, and for each: shard that sent, its number, units;
+--       7 number of deliveries, and for each: shard that sent, units that it has sent
+--       here in all;
 --       then for each purchase (at most 500): user, qty, request id or '', token id
---       (see token.go)
--- Returns for each purchase: outcome, token id or '', units left where the stock
--- was looked at, else 0, time.
---   RESERVED      done; time: pay by, 0 for no limit
---   REPLAYED      this request was reserved before: its token id; time as above
+--       (see token.go), which nobody else's purchase has
+-- Returns for each purchase that was made (RESERVED): the units left, an integer, and
+-- in a sale with a pay_ttl the time to pay by; for any other: outcome, token id or '',
+-- units left where the stock was looked at, else 0, time.
+--   REPLAYED      this token id was reserved before; time: pay by, 0 for no limit
 --   NOT_OPEN      time: opens
 --   CLOSED
 --   RATE_LIMITED  the user asked too often; time: milliseconds to wait
@@ -26,15 +27,15 @@
 -- A script because window, rate, limit, request id, deduction, record and queue
 -- entry are one step; a list because a call costs more than a purchase.
 --
--- A delivery is taken in when its number is the next of its sender, so one that
--- comes twice, or late, counts once. "In any case" is for who waits for replicas:
--- WAIT covers what the connection has written.
+-- Of a delivery counts what goes beyond all that has come from its sender, so one
+-- that comes twice, or late, counts once. "In any case" is for who waits for
+-- replicas: WAIT covers what the connection has written.
 --
 -- Nothing can stop it half-way. Reads have shown that each hash is one. The first
 -- two writes show the right to use both commands that write, and that the queue
 -- is there; the first does no harm alone, and the second is the first purchase's.
 
-local FIXED, PER_DELIVERY, PER_PURCHASE = 7, 3, 4
+local FIXED, PER_DELIVERY, PER_PURCHASE = 7, 2, 4
 
 local first = FIXED + PER_DELIVERY * tonumber(ARGV[7])
 local count = (#ARGV - first) / PER_PURCHASE
@@ -76,49 +77,46 @@ end
 
 for at = FIXED + 1, first, PER_DELIVERY do
     local field = 'from:' .. ARGV[at]
-    local number, units = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
-    if number == tonumber(redis.call('HGET', KEYS[1], field) or 0) + 1 then
+    local total = tonumber(ARGV[at + 1])
+    local units = total - tonumber(redis.call('HGET', KEYS[1], field) or 0)
+    if units > 0 then
         local refused = begin()
         if refused then
             return refused
         end
         sale.available, sale.received = sale.available + units, sale.received + units
-        redis.call('HSET', KEYS[1], field, number, 'available', sale.available, 'received', sale.received)
+        redis.call('HSET', KEYS[1], field, total, 'available', sale.available, 'received', sale.received)
     end
 end
 if count == 0 then
     return answers
 end
 
--- What is known of the users: units held and latest reservation; and of the request
--- ids of those who have reserved before.
-local users, ids, units_of, latest_of, requested = {}, {}, {}, {}, {}
+-- The marks of the users who have bought before, and what stands under the ids that
+-- are asked for: only theirs can.
+local users, ids, mark_of, taken = {}, {}, {}, {}
 for i = 1, count do
     local at = first + (i - 1) * PER_PURCHASE
     users[i], ids[i] = ARGV[at + 1], ARGV[at + 4]
 end
 for i, mark in ipairs(redis.call('HMGET', KEYS[2], unpack(users))) do
-    local units, latest = 0, ''
     if mark then
-        units, latest = unpack_buyer(mark)
-        if not units then
+        if not unpack_buyer(mark) then
             return redis.error_reply('ERR damaged sale: the mark of a buyer is unreadable, SECKILL.AUDIT names all damage')
         end
-        if ARGV[first + (i - 1) * PER_PURCHASE + 3] ~= '' then
-            requested[#requested + 1] = ids[i]
-        end
+        mark_of[users[i]] = mark
+        taken[#taken + 1] = ids[i]
     end
-    units_of[users[i]], latest_of[users[i]] = units, latest
 end
-local pay_by = {} -- of the reservations that are there under a request id, or made here
-if #requested > 0 then
-    for i, record in ipairs(redis.call('HMGET', KEYS[3], unpack(requested))) do
+local pay_by = {} -- of the reservations that are there under an id, or made here
+if #taken > 0 then
+    for i, record in ipairs(redis.call('HMGET', KEYS[3], unpack(taken))) do
         if record then
             local state, _, _, deadline = split_order(record)
             if not state then
                 return redis.error_reply('ERR damaged sale: an order record is unreadable, SECKILL.AUDIT names all damage')
             end
-            pay_by[requested[i]] = deadline
+            pay_by[taken[i]] = deadline
         end
     end
 end
@@ -126,11 +124,18 @@ end
 -- The latest reservation of a user that holds units, from the latest one
 -- backwards. Of someone who reserves and cancels without end, it looks at so
 -- many.
-local made = {} -- token ids
+local records, bought = {}, 0 -- token id and order record of each reservation made here
+local function is_new(id)
+    for i = 1, 2 * bought, 2 do
+        if records[i] == id then
+            return true
+        end
+    end
+end
 local function holding(latest)
     local id = latest
     for _ = 1, 100 do
-        if id == '' or made[id] then
+        if id == '' or is_new(id) then
             return id
         end
         local record = redis.call('HGET', KEYS[3], id)
@@ -168,12 +173,16 @@ if sale.rate_count > 0 and ARGV[6] ~= '1' and not closed and not waiting then
     end
 end
 
-local available, bought, records, changed = sale.available, 0, {}, {}
+local available, marks = sale.available, {}
 for i = 1, count do
     local at, id, user = first + (i - 1) * PER_PURCHASE, ids[i], users[i]
-    local qty, units = tonumber(ARGV[at + 2]), units_of[user]
-    if pay_by[id] then
-        answer('REPLAYED', id, available, pay_by[id])
+    local qty, units, latest, deadline = tonumber(ARGV[at + 2]), 0, '', nil
+    if mark_of[user] then
+        units, latest = unpack_buyer(mark_of[user])
+        deadline = pay_by[id]
+    end
+    if deadline then
+        answer('REPLAYED', id, available, deadline)
     elseif closed then
         answer('CLOSED', '', 0, 0)
     elseif waiting then
@@ -181,7 +190,7 @@ for i = 1, count do
     elseif wait_of[i] then
         answer('RATE_LIMITED', '', 0, wait_of[i])
     elseif sale.limit > 0 and units + qty > sale.limit then
-        answer('LIMIT', holding(latest_of[user]), available, 0)
+        answer('LIMIT', holding(latest), available, 0)
     elseif qty > available then
         answer('SOLD_OUT', '', available, 0)
     else
@@ -195,22 +204,22 @@ for i = 1, count do
         end
         -- From the entry's own time, so that the deadlines of the queue's
         -- entries are in the queue's order, whatever the clock does.
-        local deadline = sale.pay_ttl > 0 and tonumber(string.match(entry, '^%d+')) + sale.pay_ttl or 0
-        records[2 * bought + 1] = id
-        records[2 * bought + 2] = pack_pending(ARGV[at + 2], entry, deadline, latest_of[user], user, ARGV[at + 3])
+        deadline = sale.pay_ttl > 0 and tonumber(string.match(entry, '^%d+')) + sale.pay_ttl or 0
+        local mark = digits(units + qty) .. ':' .. id
+        records[2 * bought + 1], records[2 * bought + 2] = id, pack_pending(ARGV[at + 2], entry, deadline, latest, user, ARGV[at + 3])
+        marks[2 * bought + 1], marks[2 * bought + 2] = user, mark -- of who buys twice the last one stays
         bought = bought + 1
-        made[id], pay_by[id], changed[user] = true, deadline, true
-        units_of[user], latest_of[user] = units + qty, id
+        mark_of[user], pay_by[id] = mark, deadline
         available, sale.pending = available - qty, sale.pending + qty
-        answer('RESERVED', id, available, deadline)
+        answered = answered + 1
+        answers[answered] = available
+        if sale.pay_ttl > 0 then
+            answered = answered + 1
+            answers[answered] = deadline
+        end
     end
 end
 if bought > 0 then
-    local marks, n = {}, 0
-    for user in pairs(changed) do
-        marks[n + 1], marks[n + 2] = user, digits(units_of[user]) .. ':' .. latest_of[user]
-        n = n + 2
-    end
     redis.call('HSET', KEYS[3], unpack(records))
     redis.call('HSET', KEYS[2], unpack(marks))
     redis.call('HSET', KEYS[1], 'available', available, 'pending', sale.pending, 'orders', sale.orders + bought)

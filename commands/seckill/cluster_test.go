@@ -1,8 +1,11 @@
 package seckill
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"strings"
+	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,20 +13,50 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"seckill-proxy/internal/redistest"
+	"seckill-proxy/internal/script"
 	"seckill-proxy/sharding"
+	"seckill-proxy/upstream"
 )
+
+// cluster is one whose clients are made as the sidecar makes them.
+type cluster struct {
+	*redistest.Cluster
+	nodes *upstream.Cluster
+}
+
+func startCluster(t testing.TB, opts redistest.ClusterOptions) *cluster {
+	c := redistest.StartCluster(t, opts)
+	nodes := upstream.NewCluster(upstream.Options{
+		DialTimeout: time.Second, ScriptTimeout: 5 * time.Second, BackoffMin: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond,
+	}, slices.Clip(c.Addrs()))
+	t.Cleanup(nodes.Close)
+	return &cluster{c, nodes}
+}
+
+// Client returns a client that is closed when the test t ends.
+func (c *cluster) Client(t testing.TB) *redis.ClusterClient {
+	rdb := c.nodes.Client(upstream.Identity{})
+	t.Cleanup(func() { rdb.Close() })
+	return rdb
+}
+
+// All on one cluster, each on sales of its own.
+func TestOnACluster(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, redistest.ClusterOptions{Masters: 3})
+	t.Run("all operations", func(t *testing.T) { allOperations(t, c) })
+	t.Run("one shard for each master by default", func(t *testing.T) { shardsByDefault(t, c) })
+	t.Run("a sale over all masters", func(t *testing.T) { saleOverAllMasters(t, c) })
+	t.Run("the last units", func(t *testing.T) { lastUnitsOfAllMasters(t, c) })
+	t.Run("news", func(t *testing.T) { newsOfAllMasters(t, c) })
+	t.Run("a slot that is half moved", func(t *testing.T) { halfMoved(t, c) })
+	t.Run("slots that move", func(t *testing.T) { slotsThatMove(t, c) })
+}
 
 // A cluster refuses scripts whose keys lie in several slots, or that touch keys
 // that they didn't declare.
-func TestSaleOnACluster(t *testing.T) {
-	server := redistest.Start(t, redistest.Options{Args: []string{"--cluster-enabled", "yes"}})
-	node := connect(t, server.Addr)
-	must[any](t)(node.Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Result())
-	for !strings.Contains(must[string](t)(node.ClusterInfo(t.Context()).Result()), "cluster_state:ok") {
-	}
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr}, MaxRetries: -1})
-	t.Cleanup(func() { rdb.Close() })
-	s := newStore(t, rdb, Options{})
+func allOperations(t *testing.T, c *cluster) {
+	s := newStore(t, c.Client(t), Options{Shards: 1})
 	for _, sku := range []string{"sku", "a}b{", "用户"} {
 		create(t, s, Sale{SKU: sku, Stock: 2, Limit: 0})
 		p := Purchase{SKU: sku, User: "u", Qty: 1, RequestID: "r"}
@@ -40,38 +73,25 @@ func TestSaleOnACluster(t *testing.T) {
 		clean(t, s, sku)
 	}
 	equal(t, "sales", len(must[[]Listed](t)(s.List(t.Context()))), 3)
+	for _, sku := range []string{"sku", "a}b{", "用户"} {
+		equal(t, "dropped", must[Dropped](t)(s.Drop(t.Context(), sku, true)).Outcome, Removed)
+	}
 }
 
-// startCluster starts a cluster of so many masters with equal parts of the slots.
-func startCluster(t *testing.T, masters int) *redis.ClusterClient {
-	t.Helper()
-	var addrs []string
-	var nodes []*redis.Client
-	for i := range masters {
-		server := redistest.Start(t, redistest.Options{Args: []string{"--cluster-enabled", "yes"}})
-		node := connect(t, server.Addr)
-		addrs, nodes = append(addrs, server.Addr), append(nodes, node)
-		first, last := i*sharding.Slots/masters, (i+1)*sharding.Slots/masters-1
-		must[any](t)(node.Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", first, last).Result())
-		must[any](t)(node.Do(t.Context(), "CLUSTER", "SET-CONFIG-EPOCH", i+1).Result())
-		if i > 0 {
-			must[any](t)(node.Do(t.Context(), "CLUSTER", "MEET", "127.0.0.1", strings.TrimPrefix(addrs[0], "127.0.0.1:")).Result())
-		}
+func shardsByDefault(t *testing.T, c *cluster) {
+	s := newQuietStore(t, c.Client(t), Options{})
+	equal(t, "created", must[Created](t)(s.Create(t.Context(), Sale{SKU: "default", Stock: 5})), Created{Shards: 3})
+	equal(t, "again", must[Created](t)(s.Create(t.Context(), Sale{SKU: "default", Stock: 5})), Created{Exists: true, Shards: 3})
+	owners := map[*redistest.Server]bool{}
+	for shard := range 3 {
+		owners[c.OwnerOf(sharding.ShardSlot("default", shard, 3))] = true
 	}
-	for _, node := range nodes {
-		eventually(t, "the cluster", func() bool {
-			info := must[string](t)(node.ClusterInfo(t.Context()).Result())
-			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, fmt.Sprint("cluster_known_nodes:", masters))
-		})
-	}
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, MaxRetries: -1})
-	t.Cleanup(func() { rdb.Close() })
-	return rdb
+	equal(t, "masters with a shard", len(owners), 3)
+	equal(t, "dropped", must[Dropped](t)(s.Drop(t.Context(), "default", true)).Outcome, Removed)
 }
 
-func TestASaleOverThreeMasters(t *testing.T) {
-	t.Parallel()
-	ctx, rdb := t.Context(), startCluster(t, 3)
+func saleOverAllMasters(t *testing.T, c *cluster) {
+	ctx, rdb := t.Context(), c.Client(t)
 	s, other := newQuietStore(t, rdb, Options{}), newQuietStore(t, rdb, Options{})
 	const shards, units = 6, 60
 	sell(t, s, Sale{SKU: "sku", Stock: units, Shards: shards, RateCount: 100, RateWindow: 100_000})
@@ -108,16 +128,15 @@ func TestASaleOverThreeMasters(t *testing.T) {
 }
 
 // Who fights for the last units over several masters gets them, or a proof.
-func TestTheLastUnitsOfThreeMasters(t *testing.T) {
-	t.Parallel()
-	rdb := startCluster(t, 3)
+func lastUnitsOfAllMasters(t *testing.T, c *cluster) {
+	rdb := c.Client(t)
 	var stores []*Store
 	for range 3 {
 		stores = append(stores, newQuietStore(t, rdb, Options{QueueWait: time.Minute}))
 	}
 	const shards, units = 6, 4
 	for round := range 5 {
-		sku := fmt.Sprint("sku", round)
+		sku := fmt.Sprint("last", round)
 		sell(t, stores[0], Sale{SKU: sku, Stock: units, Shards: shards})
 		var caller, reserved atomic.Int64
 		parallel(len(stores)*shards, func() {
@@ -136,4 +155,137 @@ func TestTheLastUnitsOfThreeMasters(t *testing.T) {
 		equal(t, "reserved", reserved.Load(), units)
 		whole(t, stores[0], sku, units)
 	}
+}
+
+// Who waits is told, and who remembers that nothing is left forgets it, whichever master
+// has the shard.
+func newsOfAllMasters(t *testing.T, c *cluster) {
+	ctx, s := t.Context(), newListeningStore(t, c.Client(t), Options{TakeoverAfter: long})
+	other := newQuietStore(t, c.Client(t), Options{})
+	const shards = 6
+	sell(t, s, Sale{SKU: "news", Stock: shards, Limit: 1, Shards: shards})
+	var tokens []string
+	for shard := range shards {
+		tokens = append(tokens, reserve(t, other, Purchase{SKU: "news", User: userOf(shard, shards), Qty: 1}))
+	}
+	for shard, token := range tokens {
+		eventually(t, "the flag", func() bool { turnedAway(t, s, "news"); return flagged(s, "news") })
+		told := make(chan Reservation, 1)
+		go func() {
+			reservation, err := s.AwaitResult(ctx, token, long)
+			if err != nil {
+				t.Error(err)
+			}
+			told <- reservation
+		}()
+		eventually(t, "one who waits", s.news.awaited)
+		must[Settlement](t)(other.Cancel(ctx, token, ""))
+		eventually(t, "that he is told", func() bool { return len(told) > 0 })
+		equal(t, "told", (<-told).Status, Cancelled)
+		eventually(t, "that it is forgotten", func() bool { return !flagged(s, "news") })
+		reserve(t, other, Purchase{SKU: "news", User: userOf(shard, shards), Qty: 1})
+	}
+
+	waiting, _, err := other.Pull(ctx, "news", "w2", 2*shards, 0)
+	equal(t, "orders", fmt.Sprint(len(waiting), err), fmt.Sprint(shards, error(nil)))
+	answer := make(chan []Delivery, 1)
+	go func() {
+		deliveries, _, err := s.Pull(ctx, "news", "w", 10, long)
+		if err != nil {
+			t.Error(err)
+		}
+		answer <- deliveries
+	}()
+	eventually(t, "a worker who waits", func() bool {
+		return must[bool](t)(other.rdb.HExists(ctx, shardKeys(other, "news", 5, shards).sale, "wanted").Result())
+	})
+	must[Restock](t)(other.Restock(ctx, "news", 1, ""))
+	token := reserve(t, other, Purchase{SKU: "news", User: "somebody else", Qty: 1})
+	equal(t, "pulled", (<-answer)[0].Token, token)
+	whole(t, s, "news", shards+1)
+}
+
+// While the keys of a shard are on two servers nothing is executed there, and nobody
+// is told anything that isn't so.
+func halfMoved(t *testing.T, c *cluster) {
+	ctx, s := t.Context(), newQuietStore(t, c.Client(t), Options{SyncTimeout: time.Millisecond})
+	const shards, units = 3, 30
+	sell(t, s, Sale{SKU: "half", Stock: units, Limit: 0, Shards: shards})
+	user := userOf(1, shards)
+	token := reserve(t, s, Purchase{SKU: "half", User: user, Qty: 1, RequestID: "r"})
+	slot := sharding.ShardSlot("half", 1, shards)
+	from := c.OwnerOf(slot)
+	to := c.Masters[(slices.Index(c.Masters, from)+1)%3]
+	keys := shardKeys(s, "half", 1, shards)
+	buy := func(sync int) (Receipt, error) {
+		return s.Buy(ctx, Purchase{SKU: "half", User: user, Qty: 1, RequestID: "r", Sync: sync})
+	}
+	finish := c.BeginMove(slot, to)
+	for n, key := range keys.all() {
+		for sync := range 2 {
+			receipt, err := buy(sync)
+			switch {
+			case n == 0 && err == nil && receipt.Token == token: // all are where they were
+			case n > 0 && errors.Is(err, script.ErrNotExecuted):
+			default:
+				t.Errorf("%d keys moved, sync %d: %+v, %v", n, sync, receipt, err)
+			}
+		}
+		if _, err := s.Result(ctx, token); n > 0 && n < 3 && !errors.Is(err, script.ErrNotExecuted) {
+			t.Errorf("%d keys moved: %v", n, err)
+		}
+		seen := must[view](t)(s.look(ctx, "half", knownSale(t, s, "half"), 1))
+		equal(t, "seen while it moves", fmt.Sprint(seen.gone, seen.total()), fmt.Sprint(false, units-1))
+		// In the others it goes on, also for this one's units.
+		reserve(t, s, Purchase{SKU: "half", User: userOf(0, shards), Qty: 1})
+		must[Settlement](t)(s.Cancel(ctx, reserve(t, s, Purchase{SKU: "half", User: userOf(2, shards), Qty: 1}), ""))
+		s.cache.Event("half")
+		if _, err := s.Restock(ctx, "half", 1, ""); err != nil {
+			t.Error(err)
+		}
+		c.MoveKeys(from, to, key)
+	}
+	// All of them are there; the slot isn't yet.
+	for sync, want := range []Outcome{Replayed, Uncertain} {
+		receipt, err := buy(sync)
+		equal(t, "where it was moved to", fmt.Sprint(receipt.Outcome, receipt.Token, err), fmt.Sprint(want, token, error(nil)))
+	}
+	equal(t, "confirmed there", must[Settlement](t)(s.Confirm(ctx, token, "o")).Outcome, Settled)
+	finish()
+	for sync, want := range []Outcome{Replayed, Uncertain} {
+		receipt, err := buy(sync)
+		equal(t, "moved", fmt.Sprint(receipt.Outcome, receipt.Token, err), fmt.Sprint(want, token, error(nil)))
+	}
+	whole(t, s, "half", units+4)
+}
+
+// Random operations, while the slots of a sale move from master to master.
+func slotsThatMove(t *testing.T, c *cluster) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	const shards, moves = 6, 25
+	observer := newStore(t, c.Client(t), Options{})
+	sell(t, observer, Sale{SKU: "sku", Stock: scarce, Limit: modelLimit, Shards: shards})
+	m := newModel()
+	stop := m.run(t, seed, false, func() *Store { return newStore(t, c.Client(t), Options{TakeoverAfter: time.Millisecond}) },
+		func(err error) bool { return errors.Is(err, script.ErrNotExecuted) })
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range moves {
+		c.MoveSlot(sharding.ShardSlot("sku", random.IntN(shards), shards), c.Masters[random.IntN(3)])
+		m.steps(t, 10)
+		untilClean(t, observer, "sku")
+	}
+	stop()
+	m.check(t, observer, true)
+}
+
+// untilClean is clean that asks again while the cluster says that it doesn't execute
+// something.
+func untilClean(t testing.TB, s *Store, sku string) (audit Audit) {
+	t.Helper()
+	eventually(t, "an audit", func() bool {
+		_, _, err := s.Audit(context.WithoutCancel(t.Context()), sku)
+		return !errors.Is(err, script.ErrNotExecuted)
+	})
+	return clean(t, s, sku)
 }

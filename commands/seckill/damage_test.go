@@ -347,52 +347,52 @@ func TestAuditNamesDamageBetweenShards(t *testing.T) {
 		want  func(d *damaged, sale [3]string) names
 	}{
 		{"received more", func(d *damaged, sale [3]string) { d.do("HINCRBY", sale[1], "received", 2) }, func(*damaged, [3]string) names {
-			return names{"available + pending + confirmed: 47, 45", "counter 'available': 7, 5", "units in transit: sent - received: 8, 6"}
+			return names{"available + pending + confirmed: 47, 45", "counter 'available': 7, 5", "counter 'received' of shard 1: 15, 17"}
 		}},
 		{"sent less", func(d *damaged, sale [3]string) { d.do("HINCRBY", sale[0], "sent", -1) }, func(*damaged, [3]string) names {
-			return names{"available + pending + confirmed: 8, 7", "counter 'available': 8, 7", "units in transit: sent - received: 8, 7"}
+			return names{"available + pending + confirmed: 8, 7", "counter 'available': 8, 7", "counter 'sent' of shard 0: 23, 22"}
 		}},
 		{"sent to nobody", func(d *damaged, sale [3]string) {
 			d.do("HINCRBY", sale[0], "sent", 3)
 			d.do("HINCRBY", sale[0], "available", -3)
-		}, func(*damaged, [3]string) names { return names{"units in transit: sent - received: 8, 11"} }},
+		}, func(*damaged, [3]string) names { return names{"counter 'sent' of shard 0: 23, 26"} }},
 		{"received from nobody", func(d *damaged, sale [3]string) {
 			d.do("HINCRBY", sale[2], "received", 8)
 			d.do("HINCRBY", sale[2], "available", 8)
-		}, func(*damaged, [3]string) names { return names{"units in transit: sent - received: 8, 0"} }},
-		{"taken in and not counted", func(d *damaged, sale [3]string) { d.do("HSET", sale[2], "from:0", 1) }, func(*damaged, [3]string) names {
-			return names{"units in transit: sent - received: 0, 8"}
+		}, func(*damaged, [3]string) names { return names{"counter 'received' of shard 2: 0, 8"} }},
+		{"taken in and not counted", func(d *damaged, sale [3]string) { d.do("HSET", sale[2], "from:0", 8) }, func(*damaged, [3]string) names {
+			return names{"counter 'received' of shard 2: 8, 0"}
 		}},
-		{"units of a delivery", func(d *damaged, sale [3]string) { d.do("HSET", sale[0], "to:2", "1:9") }, func(*damaged, [3]string) names {
-			return names{"units in transit: sent - received: 9, 8"}
+		{"units of a delivery", func(d *damaged, sale [3]string) { d.do("HSET", sale[0], "to:2", 9) }, func(*damaged, [3]string) names {
+			return names{"counter 'sent' of shard 0: 24, 23"}
 		}},
 		{"delivery under way lost", func(d *damaged, sale [3]string) { d.do("HDEL", sale[0], "to:2") }, func(*damaged, [3]string) names {
-			return names{"units in transit: sent - received: 0, 8"}
+			return names{"counter 'sent' of shard 0: 15, 23"}
 		}},
 		{"delivery that arrived lost", func(d *damaged, sale [3]string) { d.do("HDEL", sale[0], "to:1") }, func(*damaged, [3]string) names {
-			return names{"sender of the delivery from:0 of shard 1: 1, 0"}
+			return names{"counter 'sent' of shard 0: 8, 23", "units sent by shard 0 that have arrived in shard 1: 0, 15"}
 		}},
-		{"number too large", func(d *damaged, sale [3]string) { d.do("HSET", sale[0], "to:1", "3:15") }, func(*damaged, [3]string) names {
-			return names{"number of the last delivery from shard 0 to shard 1: 3, 1"}
+		{"sent too many", func(d *damaged, sale [3]string) { d.do("HSET", sale[0], "to:1", 18) }, func(*damaged, [3]string) names {
+			return names{"counter 'sent' of shard 0: 26, 23"}
 		}},
-		{"number too small", func(d *damaged, sale [3]string) { d.do("HSET", sale[0], "to:1", "0:15") }, func(*damaged, [3]string) names {
-			return names{"number of the last delivery from shard 0 to shard 1: 0, 1"}
+		{"sent too few", func(d *damaged, sale [3]string) { d.do("HSET", sale[0], "to:1", 10) }, func(*damaged, [3]string) names {
+			return names{"counter 'sent' of shard 0: 18, 23", "units sent by shard 0 that have arrived in shard 1: 10, 15"}
 		}},
 		{"receiver forgets", func(d *damaged, sale [3]string) { d.do("HDEL", sale[1], "from:0") }, func(*damaged, [3]string) names {
-			return names{"units in transit: sent - received: 23, 8"}
+			return names{"counter 'received' of shard 1: 0, 15"}
 		}},
-		{"receiver unknown", func(d *damaged, sale [3]string) { d.do("HSET", sale[1], "to:7", "1:5") }, func(*damaged, [3]string) names {
-			return names{"receiver of the delivery to:7 of shard 1: 1, 0"}
+		{"receiver unknown", func(d *damaged, sale [3]string) { d.do("HSET", sale[1], "to:7", 5) }, func(*damaged, [3]string) names {
+			return names{"receiver of the units to:7 of shard 1: 1, 0"}
 		}},
 		{"sender unknown", func(d *damaged, sale [3]string) { d.do("HSET", sale[1], "from:x", "1") }, func(*damaged, [3]string) names {
-			return names{"sender of the delivery from:x of shard 1: 1, 0"}
+			return names{"sender of the units from:x of shard 1: 1, 0"}
 		}},
 		{"received unreadable", func(d *damaged, sale [3]string) { d.do("HSET", sale[0], "received", "-1") }, func(*damaged, [3]string) names {
-			return names{"readable field 'received' of the sale: 1, 0", "units in transit: sent - received: 8, 9"}
+			return names{"counter 'received' of shard 0: 0, -1", "readable field 'received' of the sale: 1, 0"}
 		}},
 		{"sent missing", func(d *damaged, sale [3]string) { d.do("HDEL", sale[0], "sent") }, func(*damaged, [3]string) names {
 			return names{"available + pending + confirmed: 30, 7", "counter 'available': 30, 7",
-				"readable field 'sent' of the sale: 1, 0", "units in transit: sent - received: 8, -15"}
+				"counter 'sent' of shard 0: 23, 0", "readable field 'sent' of the sale: 1, 0"}
 		}},
 		{"expired", func(d *damaged, sale [3]string) { d.do("HINCRBY", sale[1], "expired", 1) }, func(*damaged, [3]string) names {
 			return names{"counter 'expired': 0, 1"}
@@ -435,8 +435,7 @@ func TestAuditNamesDamageBetweenShards(t *testing.T) {
 			return names{"key " + sale[1] + ": 1, 0", "sale_id of shard 1 is that of shard 0: 1, 0"}
 		}},
 		{"sale of shard 0", func(d *damaged, sale [3]string) { d.do("DEL", sale[0]) }, func(_ *damaged, sale [3]string) names {
-			return names{"sender of the delivery from:0 of shard 1: 1, 0", "shard 0, key " + sale[0] + ": 1, 0",
-				"units in transit: sent - received: 0, -15"}
+			return names{"shard 0, key " + sale[0] + ": 1, 0", "units sent by shard 0 that have arrived in shard 1: 0, 15"}
 		}},
 		{"index", func(d *damaged, _ [3]string) { d.do("DEL", d.indexKey()) }, func(*damaged, [3]string) names {
 			return names{"entry in seckill:sales: 1, 0"}

@@ -245,7 +245,10 @@ func (s *Store) nameAgain(ctx context.Context, sku string) error {
 // dropRemains removes what is left of a sale whose shard 0 is gone or can't be
 // read, from as many shards as the index says, or a new sale would have.
 func (s *Store) dropRemains(ctx context.Context, sku string) (Dropped, error) {
-	shards := s.Shards
+	shards, err := s.defaultShards(ctx)
+	if err != nil {
+		return Dropped{}, err
+	}
 	score, err := s.rdb.ZScore(ctx, s.indexKey(), sku).Result()
 	switch {
 	case err == nil && score >= 1 && score <= MaxShards:

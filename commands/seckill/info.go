@@ -135,24 +135,22 @@ type named struct {
 }
 
 // index reads the names of the sales, ListMax at most, those with few shards
-// first.
-func (s *Store) index(ctx context.Context) ([]named, error) {
-	entries, err := s.rdb.ZRangeWithScores(ctx, s.indexKey(), 0, ListMax-1).Result()
-	if err != nil {
-		return nil, plainFailure("list", err)
+// first, and the time in Unix milliseconds.
+func (s *Store) index(ctx context.Context) (names []named, now int64, err error) {
+	r := read(indexScript.Run(ctx, s.rdb, []string{s.indexKey()}, ListMax))
+	now, r.values = r.number(), r.list()
+	for r.more() {
+		sku := r.text()
+		shards, _ := strconv.ParseFloat(r.text(), 64)
+		names = append(names, named{sku, min(max(int(shards), 1), MaxShards)})
 	}
-	names := make([]named, len(entries))
-	for i, entry := range entries {
-		sku, _ := entry.Member.(string)
-		names[i] = named{sku, min(max(int(entry.Score), 1), MaxShards)}
-	}
-	return names, nil
+	return names, now, beforehand(r.err)
 }
 
 // List returns the sales, ListMax at most, in the order of their SKUs' bytes.
 func (s *Store) List(ctx context.Context) ([]Listed, error) {
 	s.Start()
-	names, err := s.index(ctx)
+	names, now, err := s.index(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +162,7 @@ func (s *Store) List(ctx context.Context) ([]Listed, error) {
 			shards += names[n].shards
 			n++
 		}
-		if list, err = s.appendListed(ctx, list, names[:n]); err != nil {
+		if list, err = s.appendListed(ctx, list, names[:n], now); err != nil {
 			return nil, plainFailure("list", err)
 		}
 		names = names[n:]
@@ -175,9 +173,8 @@ func (s *Store) List(ctx context.Context) ([]Listed, error) {
 
 // appendListed adds those that there are. The number of shards that a sale itself
 // says is right.
-func (s *Store) appendListed(ctx context.Context, list []Listed, names []named) ([]Listed, error) {
+func (s *Store) appendListed(ctx context.Context, list []Listed, names []named, now int64) ([]Listed, error) {
 	pipe := s.rdb.Pipeline()
-	clock := pipe.Time(ctx)
 	reads := make([][]*redis.SliceCmd, len(names))
 	for i, name := range names {
 		for shard := range name.shards {
@@ -185,8 +182,13 @@ func (s *Store) appendListed(ctx context.Context, list []Listed, names []named) 
 			reads[i] = append(reads[i], pipe.HMGet(ctx, key, "available", "stock", "state", "open_at", "close_at", "shards"))
 		}
 	}
-	if _, err := pipe.Exec(ctx); err != nil && !isWrongType(err) {
-		return nil, err
+	_, _ = pipe.Exec(ctx) // each read has its error
+	for _, shards := range reads {
+		for _, shard := range shards {
+			if err := shard.Err(); err != nil && !isWrongType(err) {
+				return nil, err
+			}
+		}
 	}
 	var again []named
 	for i, shards := range reads {
@@ -205,7 +207,7 @@ func (s *Store) appendListed(ctx context.Context, list []Listed, names []named) 
 		}
 		openAt, wrongOpen := listedNumber(first[3])
 		closeAt, wrongClose := listedNumber(first[4])
-		listed := Listed{SKU: names[i].sku, State: stateAt(clock.Val().UnixMilli(), openAt, closeAt)}
+		listed := Listed{SKU: names[i].sku, State: stateAt(now, openAt, closeAt)}
 		damaged := errors.Join(wrongOpen, wrongClose)
 		for _, shard := range shards {
 			if shard.Err() != nil {
@@ -222,7 +224,7 @@ func (s *Store) appendListed(ctx context.Context, list []Listed, names []named) 
 		list = append(list, listed)
 	}
 	if len(again) > 0 {
-		return s.appendListed(ctx, list, again)
+		return s.appendListed(ctx, list, again, now)
 	}
 	return list, nil
 }

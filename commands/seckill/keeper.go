@@ -143,7 +143,7 @@ func (k *keeper) verifyFlags() {
 // drops those that were being dropped the last time already.
 func (k *keeper) list(now time.Time) {
 	k.listedAt = now
-	names, err := k.index(k.ctx)
+	names, _, err := k.index(k.ctx)
 	if err != nil {
 		k.Log.Debug("can't list the sales to look after", zap.Error(err))
 		return
@@ -169,8 +169,13 @@ func (k *keeper) list(now time.Time) {
 		}
 	}
 	for sku := range k.sales {
-		if !listed[sku] {
-			k.consider(sku, now)
+		if listed[sku] {
+			continue
+		}
+		k.consider(sku, now)
+		if sale := k.sales[sku]; sale != nil && len(names) < ListMax {
+			// A replica has taken over that hadn't heard of it.
+			_ = k.enterIndex(k.ctx, sku, sale.known.Shards)
 		}
 	}
 	for sku, id := range going {
@@ -342,7 +347,7 @@ func (k *keeper) mend(sale *kept) error {
 	}
 	moving := seen.inTransit() != 0
 	if moving && sale.moving {
-		err = k.finishTransfers(k.ctx, sale.sku, sale.known)
+		_, err = k.finishTransfers(k.ctx, sale.sku, sale.known, k.SyncReplicas)
 	}
 	sale.moving = moving
 	for _, shard := range seen.shards {

@@ -50,8 +50,8 @@ const workersGroup = "workers"
 //	    wanted       a worker waits for orders until then, Unix milliseconds
 //	    takeover     where the stream's pending list is searched next for
 //	                 entries of dead workers; absent means at its start
-//	    to:<shard>   the last delivery to that shard, "<number>:<units>"
-//	    from:<shard> the number of the last delivery from that shard
+//	    to:<shard>   units that went to that shard, in all
+//	    from:<shard> units that came from that shard, in all
 //	<prefix>{<tag>}:buyers:<sku>  hash, user → "<units held>:<token id of the
 //	    latest reservation>"; a user who holds nothing any more stays, with 0
 //	<prefix>{<tag>}:orders:<sku>  hash, token id → order record (records.lua)

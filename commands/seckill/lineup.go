@@ -46,12 +46,16 @@ type lineup struct{ waiting []*order }
 type order struct {
 	Purchase
 	known localcache.Sale // what the purchase was directed by
-	since time.Time
-	done  chan struct{} // closed when answered; nil for the one that didn't wait
+	since time.Time       // zero for the one that didn't wait
+	done  chan struct{}   // has an element when answered
 
 	receipt Receipt
 	err     error
 }
+
+// orders are those that nobody uses: a purchase needs one, with its channel, only
+// for as long as it lasts.
+var orders = sync.Pool{New: func() any { return &order{done: make(chan struct{}, 1)} }}
 
 func newLineups(serve func(lane, []*order), options Options, running *sync.WaitGroup) *lineups {
 	return &lineups{
@@ -64,7 +68,9 @@ func newLineups(serve func(lane, []*order), options Options, running *sync.WaitG
 // Options.QueueWait and two calls.
 func (l *lineups) buy(p Purchase, known localcache.Sale) (Receipt, error) {
 	at := lane{sku: p.SKU, shard: sharding.HomeShard(p.User, known.Shards), shards: known.Shards, sync: p.Sync}
-	o := &order{Purchase: p, known: known}
+	o := orders.Get().(*order)
+	o.Purchase, o.known = p, known
+	defer o.recycle()
 
 	l.mu.Lock()
 	line, busy := l.lanes[at]
@@ -81,7 +87,7 @@ func (l *lineups) buy(p Purchase, known localcache.Sale) (Receipt, error) {
 		l.options.Observer.Shed()
 		return Receipt{}, fmt.Errorf("seckill buy: %w: %w", script.ErrNotExecuted, ErrBusy)
 	}
-	o.since, o.done = time.Now(), make(chan struct{})
+	o.since = time.Now()
 	line.waiting = append(line.waiting, o)
 	l.waiting[p.SKU]++
 	l.total++
@@ -89,6 +95,12 @@ func (l *lineups) buy(p Purchase, known localcache.Sale) (Receipt, error) {
 	l.options.Observer.Queued(1)
 	<-o.done
 	return o.receipt, o.err
+}
+
+// recycle gives back an order whose answer was taken.
+func (o *order) recycle() {
+	*o = order{done: o.done}
+	orders.Put(o)
 }
 
 // next is called when a call has ended: whoever waits is served by a goroutine of
@@ -131,9 +143,9 @@ func (l *lineups) take(at lane, line *lineup) []*order {
 // serveWaiting serves orders that have waited, but for those that waited for too
 // long: their clients have given up, and those behind them shouldn't.
 func (l *lineups) serveWaiting(at lane, batch []*order) {
-	inTime := make([]*order, 0, len(batch))
+	now, inTime := time.Now(), make([]*order, 0, len(batch))
 	for _, o := range batch {
-		if time.Since(o.since) <= l.options.QueueWait {
+		if now.Sub(o.since) <= l.options.QueueWait {
 			inTime = append(inTime, o)
 			continue
 		}
@@ -144,7 +156,7 @@ func (l *lineups) serveWaiting(at lane, batch []*order) {
 		l.call(at, inTime)
 	}
 	for _, o := range batch {
-		close(o.done)
+		o.done <- struct{}{} // from here on it is its purchase's alone
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 // that a reservation is settled, that orders wait for workers.
 type news struct {
 	*Store
-	listener *listen.Listener
+	listener *listen.Nodes
 
 	began time.Time
 	heard atomic.Int64 // nanoseconds after began up to which all is heard
@@ -29,7 +29,7 @@ func newNews(s *Store) *news {
 }
 
 func (n *news) start() {
-	n.listener = listen.Start(n.rdb, listen.Options{
+	n.listener = listen.StartNodes(n.rdb, listen.Options{
 		Channels:  []string{n.eventsChannel(), n.ResultsChannel()},
 		OnMessage: n.onMessage,
 		OnHeard:   n.onHeard,

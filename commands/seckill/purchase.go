@@ -77,7 +77,7 @@ func (s *Store) Buy(ctx context.Context, p Purchase) (Receipt, error) {
 	if p.Sync < 0 {
 		p.Sync = s.SyncReplicas
 	}
-	if receipt, ok := s.answerLocally(p); ok {
+	if receipt, certain := s.answerLocally(p); certain {
 		return receipt, nil
 	}
 	const tries = 3 // the sale that is remembered may have been dropped, and be sold anew
@@ -109,6 +109,15 @@ func (s *Store) Buy(ctx context.Context, p Purchase) (Receipt, error) {
 		return receipt, err
 	}
 	return Receipt{}, fmt.Errorf("seckill buy: %w: the sale comes and goes", script.ErrNotExecuted)
+}
+
+// Certain is Buy where the answer is certain without asking Redis, which it reports.
+// It doesn't wait.
+func (s *Store) Certain(p Purchase) (receipt Receipt, certain bool) {
+	if p.Sync < 0 {
+		p.Sync = s.SyncReplicas
+	}
+	return s.answerLocally(p)
 }
 
 // answerLocally answers what needs no question to Redis.

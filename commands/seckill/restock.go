@@ -71,9 +71,14 @@ func (s *Store) Restock(ctx context.Context, sku string, units int64, requestID 
 
 func (s *Store) restock(ctx context.Context, sku string, known localcache.Sale, units int64, requestID string) (Restock, error) {
 	tag := firstTag(sku)
-	r := read(restockScript.Run(ctx, s.rdb, []string{s.keys(sku, tag).sale, s.key("restocks", sku, tag)},
-		known.ID, units, requestID, s.eventsChannel(), event(eventStock, sku)))
-	return Restock{Outcome: Outcome(r.text()), Left: r.number()}, r.err
+	answer, replicas, err := s.runSynced(ctx, restockScript, s.SyncReplicas, []string{s.keys(sku, tag).sale, s.key("restocks", sku, tag)},
+		known.ID, units, requestID, s.eventsChannel(), event(eventStock, sku), flag(s.SyncReplicas > 0))
+	r := read(answer, err)
+	restock := Restock{Outcome: Outcome(r.text()), Left: r.number()}
+	if r.err == nil && (restock.Outcome == Restocked || restock.Outcome == Replayed) {
+		r.err = s.unlessSynced(replicas)
+	}
+	return restock, r.err
 }
 
 // bring brings units to shard 0, until so many are there. short is true when it is
@@ -88,19 +93,22 @@ func (s *Store) bring(ctx context.Context, sku string, known localcache.Sale, wa
 	if err != nil {
 		return false, 0, err
 	}
-	switch total := seen.total(); {
-	case total < wanted && seen.inTransit() != 0:
-		return false, 0, s.finishTransfers(ctx, sku, known)
-	case total < wanted:
+	if total := seen.total(); total < wanted {
+		if seen.inTransit() != 0 {
+			if moved, err := s.finishTransfers(ctx, sku, known, s.SyncReplicas); moved || err != nil {
+				return false, 0, err
+			}
+		}
 		proven, err := s.prove(ctx, sku, known, mark, seen)
 		return proven, total, err
 	}
-	deliveries, err := s.gather(ctx, sku, known, seen, wanted)
+	deliveries, err := s.gather(ctx, sku, known, seen, wanted, s.SyncReplicas)
 	if err != nil {
 		return false, 0, err
 	}
 	if len(deliveries) == 0 { // what was seen is on its way to other shards
-		return false, 0, s.finishTransfers(ctx, sku, known)
+		_, err := s.finishTransfers(ctx, sku, known, s.SyncReplicas)
+		return false, 0, err
 	}
 	return false, 0, s.take(ctx, sku, known, 0, deliveries)
 }

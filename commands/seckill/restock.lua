@@ -2,7 +2,8 @@
 --
 -- KEYS  1 sale, 2 restocks
 -- ARGV  1 sale_id, 2 units, negative to take away, 3 request id or '',
---       4 channel of events, 5 event that tells of stock that came back
+--       4 channel of events, 5 event that tells of stock that came back, 6 '1' to
+--       write something when it is REPLAYED, too
 -- Returns {outcome, units left in this shard}
 --   RESTOCKED     done
 --   REPLAYED      this request was carried out before
@@ -27,8 +28,12 @@ if sale.sale_id ~= ARGV[1] then
 end
 local delta, request = tonumber(ARGV[2]), ARGV[3]
 local before = request ~= '' and redis.call('HGET', KEYS[2], request)
+if before and tonumber(before) == delta then
+    local refused = ARGV[6] == '1' and attempt('HSET', KEYS[1], 'sale_id', sale.sale_id)
+    return refused or {'REPLAYED', sale.available}
+end
 if before then
-    return {tonumber(before) == delta and 'REPLAYED' or 'CONFLICT', sale.available}
+    return {'CONFLICT', sale.available}
 end
 if sale.available + delta < 0 then
     return {'INSUFFICIENT', sale.available}

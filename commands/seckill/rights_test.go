@@ -227,7 +227,7 @@ func TestMissingRightsInSeveralShards(t *testing.T) {
 				t.Errorf("%s without %s: %v", name, right, err)
 			}
 			equal(t, name+" without "+right+" changed its state", statesOf(t, s, sku, shards), states)
-			if err := s.finishTransfers(t.Context(), sku, knownSale(t, s, sku)); err != nil {
+			if _, err := s.finishTransfers(t.Context(), sku, knownSale(t, s, sku), 0); err != nil {
 				t.Fatal(err)
 			}
 			after := whole(t, s, sku, units)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -60,7 +61,11 @@ type plan struct {
 func (s *Store) Create(ctx context.Context, sale Sale) (Created, error) {
 	s.Start()
 	if sale.Shards == 0 {
-		sale.Shards = s.Shards
+		shards, err := s.defaultShards(ctx)
+		if err != nil {
+			return Created{}, err
+		}
+		sale.Shards = shards
 	}
 	const idBytes, secretBytes = 8, 16
 	p := plan{Sale: sale, id: randomHex(idBytes), secret: randomHex(secretBytes)}
@@ -102,7 +107,45 @@ func (s *Store) Create(ctx context.Context, sale Sale) (Created, error) {
 	if err := s.enterIndex(ctx, p.SKU, known.Shards); err != nil {
 		return Created{}, err
 	}
-	return Created{Exists: id != p.id, Shards: known.Shards}, nil
+	if id == p.id {
+		err = s.syncShards(ctx, p)
+	}
+	return Created{Exists: id != p.id, Shards: known.Shards}, err
+}
+
+// defaultShards is how many shards a sale has that is created without a number.
+func (s *Store) defaultShards(ctx context.Context) (int, error) {
+	cluster, ok := s.rdb.(*redis.ClusterClient)
+	if s.Shards > 0 || !ok {
+		return max(s.Shards, 1), nil
+	}
+	var masters atomic.Int32
+	err := cluster.ForEachMaster(ctx, func(context.Context, *redis.Client) error {
+		masters.Add(1)
+		return nil
+	})
+	if err != nil {
+		return 0, plainFailure("count the masters", err)
+	}
+	return min(max(int(masters.Load()), 1), MaxShards), nil
+}
+
+// syncShards waits until as many replicas have all shards as have to have purchases.
+func (s *Store) syncShards(ctx context.Context, p plan) error {
+	for shard := 0; shard < p.Shards && s.SyncReplicas > 0; shard++ {
+		answer, replicas, err := s.runSynced(ctx, touchScript, s.SyncReplicas, []string{s.keys(p.SKU, shardTag(p.SKU, shard, p.Shards)).sale}, p.id)
+		r := read([]any{answer}, err)
+		if r.number() == 0 {
+			replicas = 0 // it was lost, or dropped
+		}
+		if r.err != nil {
+			return r.err
+		}
+		if err := s.unlessSynced(replicas); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // enterIndex enters a sale that is there into the index.
@@ -209,7 +252,7 @@ func flag(yes bool) string {
 // announce tells other sidecars that what they know of a sale is no longer so.
 // Who lacks the right to the channel can't; then they know in a second.
 func (s *Store) announce(ctx context.Context, sku string) {
-	_ = s.rdb.Publish(ctx, s.eventsChannel(), event(eventSale, sku)).Err()
+	_, _ = announceScript.Run(ctx, s.rdb, []string{s.keys(sku, firstTag(sku)).sale}, s.eventsChannel(), event(eventSale, sku))
 	s.cache.Event(sku)
 }
 
@@ -229,7 +272,7 @@ func (s *Store) sale(ctx context.Context, sku string) (localcache.Sale, error) {
 }
 
 // saleFields are what lookAt asks for.
-var saleFields = []string{"state", "sale_id", "shards", "open_at", "close_at", "limit", "pay_ttl", "rate_count",
+var saleFields = []any{"state", "sale_id", "shards", "open_at", "close_at", "limit", "pay_ttl", "rate_count",
 	"rate_window", "orders", "secret", "total", "created_at"}
 
 // looked is what shard 0 says of a sale.
@@ -244,23 +287,22 @@ type looked struct {
 // lookAt reads from Redis what a sale is; errNoSale when there is none.
 func (s *Store) lookAt(ctx context.Context, sku string) (looked, error) {
 	s.Start()
-	pipe := s.rdb.Pipeline()
-	fields := pipe.HMGet(ctx, s.keys(sku, firstTag(sku)).sale, saleFields...)
-	clock := pipe.Time(ctx)
-	if _, err := pipe.Exec(ctx); err != nil {
-		return looked{}, plainFailure("look up", err)
+	r := read(lookScript.Run(ctx, s.rdb, []string{s.keys(sku, firstTag(sku)).sale}, saleFields...))
+	now, fields := r.number(), r.list()
+	if r.err != nil {
+		return looked{}, beforehand(r.err)
 	}
 	values := map[string]string{}
-	for i, name := range saleFields {
-		if text, ok := fields.Val()[i].(string); ok {
-			values[name] = text
+	for i, value := range fields {
+		if text, ok := value.(string); ok {
+			values[saleFields[i].(string)] = text
 		}
 	}
 	if len(values) == 0 {
 		return looked{}, errNoSale
 	}
 	found, err := decode(sku, values)
-	found.redisNow = clock.Val().UnixMilli()
+	found.redisNow = now
 	return found, err
 }
 
@@ -361,30 +403,43 @@ func (s *Store) setWindow(ctx context.Context, sku, decision string) (found bool
 	if err != nil {
 		return false, unlessAbsent(err)
 	}
-	window, err := s.window(ctx, sku, known, 0, decision, window{})
+	decided, err := s.window(ctx, sku, known, 0, decision, window{})
 	for shard := 1; shard < known.Shards && err == nil; shard++ {
-		_, err = s.window(ctx, sku, known, shard, "SET", window)
+		_, err = s.window(ctx, sku, known, shard, "SET", decided)
 	}
 	s.cache.Event(sku)
 	if err != nil {
 		return false, unlessAbsent(err)
 	}
-	return true, nil
+	return true, decided.unsynced
 }
 
 // window is when a sale sells, and how often that was decided.
-type window struct{ number, openAt, closeAt int64 }
+type window struct {
+	number, openAt, closeAt int64
+	unsynced                error // of a decision that replicas may not have yet
+}
 
 // window runs window.lua on one shard; errNoSale when it isn't there any more.
 func (s *Store) window(ctx context.Context, sku string, known localcache.Sale, shard int, decision string, w window) (window, error) {
-	r := read(windowScript.Run(ctx, s.rdb, []string{s.keys(sku, shardTag(sku, shard, known.Shards)).sale},
-		known.ID, decision, w.number, w.openAt, w.closeAt, s.eventsChannel(), event(eventSale, sku)))
-	outcome := r.text()
-	w = window{r.number(), r.number(), r.number()}
-	if r.err == nil && outcome != "OK" {
-		return w, errNoSale
+	sync := s.SyncReplicas
+	if shard != 0 {
+		sync = 0 // what shard 0 has a keeper brings to the others
 	}
-	return w, r.err
+	answer, replicas, err := s.runSynced(ctx, windowScript, sync, []string{s.keys(sku, shardTag(sku, shard, known.Shards)).sale},
+		known.ID, decision, w.number, w.openAt, w.closeAt, s.eventsChannel(), event(eventSale, sku))
+	r := read(answer, err)
+	outcome := r.text()
+	w = window{number: r.number(), openAt: r.number(), closeAt: r.number()}
+	switch {
+	case r.err != nil:
+		return w, r.err
+	case outcome != "OK":
+		return w, errNoSale
+	case sync > 0:
+		w.unsynced = s.unlessSynced(replicas)
+	}
+	return w, nil
 }
 
 // unlessAbsent is nil for errNoSale, which an operation answers in its result.

@@ -11,22 +11,26 @@ import (
 var sources embed.FS
 
 var (
-	createScript  = load("create")
-	stateScript   = load("state")
-	removeScript  = load("remove")
-	windowScript  = load("window")
-	buyScript     = load("buy")
-	sendScript    = load("send")
-	settleScript  = load("settle")
-	sweepScript   = load("sweep")
-	restockScript = load("restock")
-	resultScript  = load("result")
-	findScript    = load("find")
-	ordersScript  = load("orders")
-	infoScript    = load("info")
-	pullScript    = load("pull")
-	auditScript   = load("audit")
-	leaseScript   = load("lease")
+	createScript   = load("create")
+	stateScript    = load("state")
+	removeScript   = load("remove")
+	windowScript   = load("window")
+	buyScript      = load("buy")
+	sendScript     = load("send")
+	settleScript   = load("settle")
+	sweepScript    = load("sweep")
+	restockScript  = load("restock")
+	resultScript   = load("result")
+	findScript     = load("find")
+	ordersScript   = load("orders")
+	infoScript     = load("info")
+	pullScript     = load("pull")
+	auditScript    = load("audit")
+	leaseScript    = load("lease")
+	lookScript     = load("look")
+	indexScript    = load("index")
+	announceScript = load("announce")
+	touchScript    = load("touch")
 )
 
 // load makes a script of a file. Each begins with what all of them know about
@@ -69,6 +73,24 @@ func (r *reader) more() bool { return r.err == nil && len(r.values) > 0 }
 func (r *reader) text() string { return take[string](r) }
 
 func (r *reader) number() int64 { return take[int64](r) }
+
+// end says that no values should be left.
+func (r *reader) end() {
+	if r.more() {
+		r.err = fmt.Errorf("script's answer has %d values too many", len(r.values))
+	}
+}
+
+// isNumber takes the next value if it is a number.
+func (r *reader) isNumber() (n int64, ok bool) {
+	if r.more() {
+		n, ok = r.values[0].(int64)
+	}
+	if ok {
+		r.values = r.values[1:]
+	}
+	return n, ok
+}
 
 func take[T any](r *reader) (value T) {
 	if r.err != nil {

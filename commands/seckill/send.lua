@@ -1,20 +1,24 @@
--- Takes units off one shard, for another one that ran dry, and writes down in
--- the same step to whom and how many: the sender's journal. The units are in
+-- Takes units off one shard, for another one that ran dry, and adds them in the
+-- same step to what it has sent there: the sender's journal. The units are in
 -- transit until buy.lua takes them in there.
 --
 -- KEYS  1 sale
--- ARGV  1 sale_id, 2 receiving shard, 3 number of the last delivery that it has
---       taken in from this one, 4 units wanted
--- Returns {outcome, number of the delivery, units}
---   SENT    these units are in transit under this number; when the delivery
---           before is still under way it is that one, and nothing is taken off
---   EMPTY   nothing is left here
+-- ARGV  1 sale_id, 2 receiving shard, 3 units that have ever arrived there from this
+--       one, as far as is known, 4 units wanted, 0 to send none, 5 '1' to write
+--       something in any case
+-- Returns {outcome, units ever sent there, units of these that are in transit}
+--   SENT    units were taken off
+--   MOVING  nothing was taken off, since units are in transit
+--   EMPTY   nothing was taken off, since nothing is left here, or wanted
 --   NO_SALE, STALE
 --
--- A script because of what is read and what is written together. There is one
--- delivery at a time between two shards: the next one begins when the receiver
--- is known to have the last, which is what makes a number enough to tell a
--- delivery that comes twice.
+-- A script because of what is read and what is written together. As long as units
+-- are in transit between two shards no more leave, so that many who ask at the
+-- same time don't empty the sender.
+--
+-- More can have arrived than were sent: when this shard has lost its last writes,
+-- since a replica took over that didn't have them. The units that left are then
+-- here again; they are taken off once more, as far as they are still here.
 
 local sale, damage = read_sale(KEYS[1])
 if damage then
@@ -27,23 +31,25 @@ if sale.sale_id ~= ARGV[1] then
     return {'STALE', 0, 0}
 end
 local field = 'to:' .. ARGV[2]
-local number, units = string.match(redis.call('HGET', KEYS[1], field) or '0:0', '^(%d+):(%d+)$')
-if not number then
+local total = tonumber(redis.call('HGET', KEYS[1], field) or 0)
+if not total then
     return redis.error_reply("ERR damaged sale: its field '" .. field .. "' is unreadable, SECKILL.AUDIT names all damage")
 end
-if tonumber(number) > tonumber(ARGV[3]) then
-    return {'SENT', tonumber(number), tonumber(units)}
+local arrived, wanted, units = tonumber(ARGV[3]), tonumber(ARGV[4]), 0
+if arrived > total then
+    units = math.min(sale.available, arrived - total)
+elseif arrived == total and wanted > 0 then
+    -- Half of what is here, so that a shard that runs dry again and again comes a
+    -- few times only; more if so much is wanted.
+    units = math.min(sale.available, math.max(wanted, math.ceil(sale.available / 2)))
 end
-
--- Half of what is here, so that a shard that runs dry again and again comes a
--- few times only; more if so much is wanted.
-units = math.min(sale.available, math.max(tonumber(ARGV[4]), math.ceil(sale.available / 2)))
 if units == 0 then
-    return {'EMPTY', tonumber(number), 0}
+    local refused = ARGV[5] == '1' and attempt('HSET', KEYS[1], 'sale_id', sale.sale_id)
+    return refused or {total > arrived and 'MOVING' or 'EMPTY', total, math.max(total - arrived, 0)}
 end
-local refused = attempt('HSET', KEYS[1], 'version', sale.version + 1, field, (number + 1) .. ':' .. units,
+local refused = attempt('HSET', KEYS[1], 'version', sale.version + 1, field, total + units,
     'available', sale.available - units, 'sent', sale.sent + units)
 if refused then
     return refused
 end
-return {'SENT', number + 1, units}
+return {'SENT', total + units, math.max(total + units - arrived, 0)}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/redis/go-redis/v9"
-
 	"seckill-proxy/internal/script"
 	"seckill-proxy/localcache"
 )
@@ -60,33 +58,30 @@ func (c *call) purchase(ctx context.Context, orders []*order, deliveries []deliv
 	tag := c.tag()
 	prefix := tokenPrefix(c.sku, tag)
 	keys := c.keys(c.sku, tag).all()
-	args := make([]any, 0, 7+3*len(deliveries)+4*len(orders))
+	args := make([]any, 0, 7+2*len(deliveries)+4*len(orders))
 	args = append(args, c.known.ID, prefix, c.eventsChannel(), event(eventOrders, c.sku), flag(c.sync > 0), flag(c.again), len(deliveries))
 	for _, d := range deliveries {
-		args = append(args, d.from, d.number, d.units)
+		args = append(args, d.from, d.total)
 	}
-	for _, o := range orders {
-		var id string
+	ids := make([]string, len(orders))
+	for i, o := range orders {
 		if o.RequestID == "" {
-			id = newTokenID()
+			ids[i] = newTokenID()
 		} else {
-			id = requestTokenID(c.known.Secret, o.User, o.RequestID)
+			ids[i] = requestTokenID(c.known.Secret, o.User, o.RequestID)
 		}
-		args = append(args, o.User, o.Qty, o.RequestID, id)
+		args = append(args, o.User, o.Qty, o.RequestID, ids[i])
 		if c.known.RateCount > 0 {
 			keys = append(keys, c.rateKey(c.known.ID, tag, o.User))
 		}
 	}
-	answer, replicas, err := c.runSynced(ctx, keys, args)
+	answer, replicas, err := c.runSynced(ctx, buyScript, c.sync, keys, args...)
 	if len(orders) > 0 {
 		c.Observer.Batch(len(orders))
 	}
 	r := read(answer, err)
-	for _, o := range orders {
-		o.receipt = Receipt{Outcome: Outcome(r.text()), Token: r.text(), Left: r.number(), At: r.number()}
-		if o.receipt.Token != "" {
-			o.receipt.Token = prefix + o.receipt.Token
-		}
+	for i, o := range orders {
+		o.receipt = c.receipt(r, prefix, ids[i])
 		switch o.receipt.Outcome {
 		case SoldOut:
 			short = append(short, o)
@@ -96,49 +91,26 @@ func (c *call) purchase(ctx context.Context, orders []*order, deliveries []deliv
 			}
 		}
 	}
-	if r.err != nil {
+	if r.end(); r.err != nil {
 		fail(orders, r.err)
 	}
 	return short, r.err
 }
 
-// runSynced runs buy.lua and, where that is asked for, waits on the same
-// connection for replicas to have what it wrote: that is what WAIT is about.
-// replicas is how many have it.
-func (c *call) runSynced(ctx context.Context, keys []string, args []any) (answer any, replicas int, err error) {
-	if c.sync == 0 {
-		answer, err = buyScript.Run(ctx, c.rdb, keys, args...)
-		return answer, 0, err
-	}
-	conn, err := c.connTo(ctx, keys[0])
-	if err != nil {
-		return nil, 0, fmt.Errorf("seckill buy: %w: %w", script.ErrNotExecuted, err)
-	}
-	defer conn.Close()
-	if answer, err = buyScript.Run(ctx, conn, keys, args...); err != nil {
-		return nil, 0, err
-	}
-	have, err := conn.Wait(ctx, c.sync, c.SyncTimeout).Result()
-	if err != nil {
-		have = 0 // it is in Redis, and nothing is known of replicas
-	}
-	return answer, int(have), nil
-}
-
-// connTo returns a connection of its own to the server that has a key.
-func (s *Store) connTo(ctx context.Context, key string) (*redis.Conn, error) {
-	switch rdb := s.rdb.(type) {
-	case *redis.Client:
-		return rdb.Conn(), nil
-	case *redis.ClusterClient:
-		node, err := rdb.MasterForKey(ctx, key)
-		if err != nil {
-			return nil, err
+// receipt takes the answer of buy.lua to one purchase.
+func (c *call) receipt(r *reader, prefix, id string) Receipt {
+	if left, ok := r.isNumber(); ok {
+		made := Receipt{Outcome: Reserved, Token: prefix + id, Left: left}
+		if c.known.PayTTL > 0 {
+			made.At = r.number()
 		}
-		return node.Conn(), nil
-	default:
-		return nil, fmt.Errorf("no connection of its own by a %T", rdb)
+		return made
 	}
+	other := Receipt{Outcome: Outcome(r.text()), Token: r.text(), Left: r.number(), At: r.number()}
+	if other.Token != "" {
+		other.Token = prefix + other.Token
+	}
+	return other
 }
 
 // supply answers orders that found too few units in their shard: it brings units
@@ -161,7 +133,11 @@ func (c *call) supply(ctx context.Context, short []*order) {
 		case err != nil:
 		case seen.inTransit() != 0 && seen.same(before):
 			// Whoever sent them, to whichever shard, seems to be gone.
-			err = beforehand(c.finishTransfers(ctx, c.sku, c.known))
+			var moved bool
+			if moved, err = c.finishTransfers(ctx, c.sku, c.known, c.sync); err == nil && !moved {
+				short, err = c.supplyFrom(ctx, mark, seen, short)
+			}
+			err = beforehand(err)
 		default:
 			short, err = c.supplyFrom(ctx, mark, seen, short)
 		}
@@ -190,7 +166,9 @@ func (c *call) supplyFrom(ctx context.Context, mark localcache.Mark, seen view, 
 	}
 	if len(servable) == 0 {
 		if seen.inTransit() != 0 {
-			return short, beforehand(c.finishTransfers(ctx, c.sku, c.known))
+			if moved, err := c.finishTransfers(ctx, c.sku, c.known, c.sync); moved || err != nil {
+				return short, beforehand(err)
+			}
 		}
 		if c.known.PayTTL > 0 {
 			if expired, err := c.sweepAll(ctx, c.sku, c.known.Shards); expired > 0 || err != nil {
@@ -215,7 +193,7 @@ func (c *call) supplyFrom(ctx context.Context, mark localcache.Mark, seen view, 
 		}
 		return nil, nil
 	}
-	deliveries, err := c.gather(ctx, c.sku, c.known, seen, wanted)
+	deliveries, err := c.gather(ctx, c.sku, c.known, seen, wanted, c.sync)
 	if err != nil {
 		return short, beforehand(err)
 	}

@@ -49,13 +49,23 @@ func (s *Store) settle(ctx context.Context, text, state, detail string, message 
 	if !ok {
 		return Settlement{Outcome: NoReservation}, nil
 	}
-	r := read(settleScript.Run(ctx, s.rdb, s.keys(t.sku, t.tag).all(), t.id, state, detail,
-		s.ResultsChannel(), message, s.eventsChannel(), event(eventStock, t.sku), tokenPrefix(t.sku, t.tag)))
+	answer, replicas, err := s.runSynced(ctx, settleScript, s.SyncReplicas, s.keys(t.sku, t.tag).all(), t.id, state, detail,
+		s.ResultsChannel(), message, s.eventsChannel(), event(eventStock, t.sku), tokenPrefix(t.sku, t.tag), flag(s.SyncReplicas > 0))
+	r := read(answer, err)
 	settlement := Settlement{Outcome: Outcome(r.text()), Status: statuses[r.text()], OrderID: r.text()}
 	if settlement.Outcome == Lapsed || settlement.Outcome == Settled && settlement.Status == Cancelled {
 		s.cache.Event(t.sku) // without waiting for what was published
 	}
+	if r.err == nil && settlement.stands() {
+		r.err = s.unlessSynced(replicas)
+	}
 	return settlement, r.err
+}
+
+// stands reports whether the reservation is told to be what was asked for, or to
+// have expired, and may not become anything else.
+func (s Settlement) stands() bool {
+	return s.Status == Confirmed || s.Status == Cancelled || s.Status == Expired
 }
 
 // settled is what subscribers of the results channel are told.

@@ -5,7 +5,8 @@
 -- ARGV  1 token id, 2 'C' to confirm or 'X' to cancel, 3 order id or reason,
 --       4 channel of results, 5 message to publish there when it is settled,
 --       6 channel of events, 7 event that tells of stock that came back,
---       8 what the tokens of this shard begin with
+--       8 what the tokens of this shard begin with, 9 '1' to write something in any
+--       case
 -- Returns {outcome, state that stands, order id that stands}
 --   SETTLED         done
 --   REPLAYED        it was so already, with the same order id
@@ -37,6 +38,12 @@ local order = unpack_order(record)
 if not order or (order.state == 'P' and order.qty > sale.pending) then
     return redis.error_reply("ERR damaged sale: the order record or the counter 'pending' is wrong, " ..
         'SECKILL.AUDIT names all damage')
+end
+if order.state ~= 'P' and ARGV[9] == '1' then
+    local refused = attempt('XDEL', KEYS[4], '0-0') or attempt('HSET', KEYS[1], 'sale_id', sale.sale_id)
+    if refused then
+        return refused
+    end
 end
 if order.state == 'E' then
     return {'EXPIRED', 'E', ''}

@@ -172,7 +172,7 @@ func TestUnitsMoveAndAuditsAreClean(t *testing.T) {
 		}
 		done.Store(true)
 		running.Wait()
-		if err := auditor.finishTransfers(ctx, "sku", knownSale(t, auditor, "sku")); err != nil {
+		if _, err := auditor.finishTransfers(ctx, "sku", knownSale(t, auditor, "sku"), 0); err != nil {
 			t.Fatal(err)
 		}
 		equal(t, "available", whole(t, auditor, "sku", units).Available, units)

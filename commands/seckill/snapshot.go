@@ -40,7 +40,8 @@ func (s *Store) takeSnapshot(ctx context.Context, k keys, oneStep int64, parts b
 		if err != nil || shot.whole || !parts {
 			return shot, err
 		}
-		if err := s.readParts(ctx, k, shot); err != nil {
+		all, err := s.readParts(ctx, k, shot)
+		if err != nil {
 			return nil, err
 		}
 		const nothing = -1
@@ -48,7 +49,7 @@ func (s *Store) takeSnapshot(ctx context.Context, k keys, oneStep int64, parts b
 		if err != nil {
 			return nil, err
 		}
-		if shot.sameMoment(after) {
+		if all && shot.sameMoment(after) {
 			shot.whole = true
 			return shot, nil
 		}
@@ -98,19 +99,19 @@ func (r *reader) pairs() map[string]string {
 // partSize is how many records one command reads.
 const partSize = 1000
 
-// readParts reads the records of a shard.
-func (s *Store) readParts(ctx context.Context, k keys, shot *snapshot) (err error) {
-	if shot.buyers, err = s.readHash(ctx, k.buyers, shot.has(1)); err != nil {
-		return err
+// readParts reads the records of a shard, unless it misses some: then all is false.
+func (s *Store) readParts(ctx context.Context, k keys, shot *snapshot) (all bool, err error) {
+	if shot.buyers, all, err = s.readHash(ctx, k.buyers, shot.has(1)); err != nil || !all {
+		return false, err
 	}
-	if shot.orders, err = s.readHash(ctx, k.orders, shot.has(2)); err != nil {
-		return err
+	if shot.orders, all, err = s.readHash(ctx, k.orders, shot.has(2)); err != nil || !all {
+		return false, err
 	}
 	shot.queue = nil
 	for from := "-"; shot.has(3); {
 		entries, err := s.rdb.XRangeN(ctx, k.queue, from, "+", partSize).Result()
 		if err != nil {
-			return plainFailure("audit", err)
+			return false, plainFailure("audit", err)
 		}
 		if len(entries) == 0 {
 			break
@@ -130,17 +131,18 @@ func (s *Store) readParts(ctx context.Context, k keys, shot *snapshot) (err erro
 		}
 		from = "(" + entries[len(entries)-1].ID
 	}
-	return nil
+	return true, nil
 }
 
-// readHash reads all of a hash, if there is one.
-func (s *Store) readHash(ctx context.Context, key string, there bool) (map[string]string, error) {
-	hash := map[string]string{}
+// readHash reads a hash, if there is one. It reads all, unless the hash changes
+// meanwhile, or moves to another server, to which the cursor means nothing.
+func (s *Store) readHash(ctx context.Context, key string, there bool) (hash map[string]string, all bool, err error) {
+	hash = map[string]string{}
 	var cursor uint64
 	for there {
 		page, next, err := s.rdb.HScan(ctx, key, cursor, "", partSize).Result()
 		if err != nil && !errors.Is(err, redis.Nil) {
-			return nil, plainFailure("audit", err)
+			return nil, false, plainFailure("audit", err)
 		}
 		for i := 0; i+1 < len(page); i += 2 {
 			hash[page[i]] = page[i+1]
@@ -149,7 +151,14 @@ func (s *Store) readHash(ctx context.Context, key string, there bool) (map[strin
 			break
 		}
 	}
-	return hash, nil
+	if !there {
+		return hash, true, nil
+	}
+	n, err := s.rdb.HLen(ctx, key).Result()
+	if err != nil {
+		return nil, false, plainFailure("audit", err)
+	}
+	return hash, int64(len(hash)) == n, nil
 }
 
 // movements are fields of which one at least grows with whatever happens to a

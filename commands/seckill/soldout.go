@@ -17,19 +17,9 @@ import (
 func (s *Store) prove(ctx context.Context, sku string, known localcache.Sale, mark localcache.Mark, seen view) (bool, error) {
 	var buyers *localcache.Buyers
 	if seen.total() == 0 {
-		// Who is refused from memory is told that it is sold out only while it is
-		// certainly open.
-		if _, err := s.readSale(ctx, sku); err != nil {
-			return false, unlessAbsent(err)
-		}
-	}
-	if seen.total() == 0 && s.loads.mayBegin(sku) {
-		began := time.Now()
 		var err error
-		buyers, err = s.loadBuyers(ctx, sku, known)
-		s.loads.ended(sku, time.Since(began))
-		if err != nil {
-			return false, err
+		if buyers, err = s.buyersOnce(ctx, sku, known); err != nil {
+			return false, unlessAbsent(err)
 		}
 	}
 	again, err := s.look(ctx, sku, known, seen.home)
@@ -42,11 +32,45 @@ func (s *Store) prove(ctx context.Context, sku string, known localcache.Sale, ma
 	return true, nil
 }
 
+// buyersOnce is loadBuyers of a sale that certainly is open: only then may who is
+// refused from memory be told that it is sold out. When somebody else is at it, it
+// waits for that one, and has none: those who come next are answered from memory,
+// while asking Redis again and again would hold that up.
+func (s *Store) buyersOnce(ctx context.Context, sku string, known localcache.Sale) (buyers *localcache.Buyers, err error) {
+	mine, others := s.loads.begin(sku)
+	if !mine {
+		if others != nil {
+			wait(ctx, others)
+		}
+		return nil, nil
+	}
+	began := time.Now()
+	defer func() { s.loads.ended(sku, time.Since(began)) }()
+	if _, err := s.readSale(ctx, sku); err != nil {
+		return nil, err
+	}
+	return s.loadBuyers(ctx, sku, known)
+}
+
+// wait waits for an end, but not for long: of a sale with very many buyers it may be
+// far off.
+func wait(ctx context.Context, end <-chan struct{}) {
+	const most = 50 * time.Millisecond
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-end:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
 // loadBuyers reads who has ever reserved of a sale; nil when these are more than
-// may be remembered.
+// may be remembered, or not all were found: a cursor means nothing to a server to
+// which the key has moved meanwhile.
 func (s *Store) loadBuyers(ctx context.Context, sku string, known localcache.Sale) (*localcache.Buyers, error) {
 	const perTrip = 1000
-	buyers := s.cache.NewBuyers()
+	buyers, all := s.cache.NewBuyers(), int64(0)
 	for shard := range known.Shards {
 		key := s.keys(sku, shardTag(sku, shard, known.Shards)).buyers
 		var cursor uint64
@@ -64,6 +88,14 @@ func (s *Store) loadBuyers(ctx context.Context, sku string, known localcache.Sal
 				break
 			}
 		}
+		n, err := s.rdb.HLen(ctx, key).Result()
+		if err != nil {
+			return nil, plainFailure("read the buyers", err)
+		}
+		all += n
+	}
+	if int64(buyers.Len()) != all {
+		return nil, nil
 	}
 	return buyers, nil
 }
@@ -72,22 +104,28 @@ func (s *Store) loadBuyers(ctx context.Context, sku string, known localcache.Sal
 // very many, whose units come back one by one, it would be most of what Redis
 // does.
 type loads struct {
-	mu    sync.Mutex
-	after map[string]time.Time // not before, by SKU
+	mu      sync.Mutex
+	after   map[string]time.Time     // not before, by SKU
+	running map[string]chan struct{} // closed at the end, by SKU
 }
 
-// mayBegin reports whether to begin; who is told so calls ended. Until then
-// nobody else is: all shards of a sale run dry at about the same time.
-func (l *loads) mayBegin(sku string) bool {
-	const longest = time.Hour
+// begin reports whether to begin; who is told so calls ended. Until then nobody else
+// is, and gets a channel that is closed at the end: all shards of a sale run dry at
+// about the same time.
+func (l *loads) begin(sku string) (mine bool, others <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
-	if now.Before(l.after[sku]) {
-		return false
+	if running, is := l.running[sku]; is {
+		return false, running
 	}
-	l.until(sku, now.Add(longest))
-	return true
+	if time.Now().Before(l.after[sku]) {
+		return false, nil
+	}
+	if l.running == nil {
+		l.running, l.after = make(map[string]chan struct{}), make(map[string]time.Time)
+	}
+	l.running[sku] = make(chan struct{})
+	return true, nil
 }
 
 func (l *loads) ended(sku string, took time.Duration) {
@@ -100,12 +138,7 @@ func (l *loads) ended(sku string, took time.Duration) {
 			delete(l.after, sku)
 		}
 	}
-	l.until(sku, now.Add(share*took))
-}
-
-func (l *loads) until(sku string, after time.Time) {
-	if l.after == nil {
-		l.after = make(map[string]time.Time)
-	}
-	l.after[sku] = after
+	l.after[sku] = now.Add(share * took)
+	close(l.running[sku])
+	delete(l.running, sku)
 }

@@ -359,19 +359,27 @@ func TestMoreBuyersThanAreRemembered(t *testing.T) {
 // does it for all shards.
 func TestReadingTheBuyersIsRationed(t *testing.T) {
 	var l loads
-	if !l.mayBegin("a") || l.mayBegin("a") || !l.mayBegin("b") {
+	begin := func(sku string) bool { mine, _ := l.begin(sku); return mine }
+	if !begin("a") || begin("a") || !begin("b") {
 		t.Fatal("one reads the buyers of a sale, and nobody else meanwhile")
 	}
+	_, others := l.begin("a")
 	l.ended("a", time.Hour)
+	wait(t.Context(), others)
+	select {
+	case <-others:
+	default:
+		t.Fatal("who waits for the end isn't told of it")
+	}
 	l.ended("b", 0)
-	if l.mayBegin("a") || !l.mayBegin("b") {
+	if begin("a") || !begin("b") {
 		t.Fatal("who took long waits long, and nobody else does")
 	}
 	l.ended("b", 0)
-	l.ended("a", 0)
+	begin("c")
 	l.ended("c", 0)
-	if len(l.after) > 1 {
-		t.Fatalf("what is over is kept: %v", l.after)
+	if len(l.after) > 2 || len(l.running) > 0 {
+		t.Fatalf("what is over is kept: %v, %v", l.after, l.running)
 	}
 }
 

@@ -34,7 +34,7 @@ type Options struct {
 	// not contain braces: they would move the keys out of their shard's slot.
 	Prefix string
 	// Shards is how many shards a sale has that is created without a number, 1
-	// to MaxShards; 1 by default.
+	// to MaxShards; by default one for each master of a cluster.
 	Shards int
 	// TakeoverAfter is how long an order may lie with a worker, neither
 	// confirmed nor cancelled, until PULL gives it to another. Whole
@@ -53,8 +53,8 @@ type Options struct {
 	QueueWait time.Duration
 
 	// SyncReplicas is how many replicas must have a purchase that doesn't say
-	// how many, 0 by default; SyncTimeout how long that may take,
-	// DefaultSyncTimeout by default.
+	// how many, a settlement, and all else that is told to have been done, 0 by
+	// default; SyncTimeout how long that may take, DefaultSyncTimeout by default.
 	SyncReplicas int
 	SyncTimeout  time.Duration
 
@@ -91,7 +91,6 @@ const (
 
 func (o Options) withDefaults() Options {
 	set(&o.Prefix, DefaultPrefix)
-	set(&o.Shards, 1)
 	set(&o.TakeoverAfter, DefaultTakeoverAfter)
 	set(&o.BatchMax, DefaultBatchMax)
 	set(&o.QueueMax, DefaultQueueMax)

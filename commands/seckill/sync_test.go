@@ -1,8 +1,6 @@
 package seckill
 
 import (
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,13 +11,8 @@ import (
 
 // replicated starts a Redis with a replica that is up to date.
 func replicated(t *testing.T) (master, replica *redistest.Server) {
-	master = redistest.Start(t, redistest.Options{Args: []string{"--repl-diskless-sync-delay", "0"}})
-	replica = redistest.Start(t, redistest.Options{Args: []string{"--replicaof", "127.0.0.1", strconv.Itoa(master.Port)}})
-	rdb := connect(t, replica.Addr)
-	eventually(t, "replication", func() bool {
-		return strings.Contains(must[string](t)(rdb.Info(t.Context(), "replication").Result()), "master_link_status:up")
-	})
-	return master, replica
+	master = redistest.Start(t, redistest.Options{})
+	return master, redistest.StartReplica(t, master, redistest.Options{})
 }
 
 // On the replica the purchase is there when it has been answered.
@@ -82,7 +75,7 @@ func TestSyncByDefault(t *testing.T) {
 	t.Parallel()
 	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
 		s := newQuietStore(t, rdb, Options{SyncReplicas: 1, SyncTimeout: time.Millisecond})
-		create(t, s, Sale{SKU: "sku", Stock: 3, Limit: 1})
+		create(t, newQuietStore(t, rdb, Options{}), Sale{SKU: "sku", Stock: 3, Limit: 1})
 		for _, c := range []struct {
 			sync int
 			want Outcome

@@ -73,7 +73,9 @@ func requestTokenID(secret, user, request string) string {
 	text = append(text, user...)
 	text = append(text, request...)
 	sum := sha1.Sum(text)
-	return hex.EncodeToString(sum[:tokenIDDigits/2])
+	var digits [tokenIDDigits]byte
+	hex.Encode(digits[:], sum[:tokenIDDigits/2])
+	return string(digits[:])
 }
 
 // randomHex returns n random bytes, as 2n hexadecimal digits.

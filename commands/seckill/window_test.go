@@ -197,7 +197,7 @@ func TestADecisionAboutASaleThatWasDropped(t *testing.T) {
 		sell(t, s, Sale{SKU: "sku", Stock: 10, Shards: 4})
 		for shard := range 2 {
 			for _, decision := range []string{"CLOSE", "SET"} {
-				if _, err := s.window(ctx, "sku", old, shard, decision, window{9, 1, 1}); err == nil {
+				if _, err := s.window(ctx, "sku", old, shard, decision, window{number: 9, openAt: 1, closeAt: 1}); err == nil {
 					t.Errorf("%s of shard %d of a sale that is gone", decision, shard)
 				}
 			}

@@ -4,6 +4,7 @@
 package hangup
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"sync"
@@ -46,9 +47,12 @@ func New() (*Watcher, error) {
 // Watch calls gone once when the other side of the connection closes it or its
 // sending half, or is lost; it may have done so already. gone is called from the
 // watcher's goroutine and must not wait. stop ends the watch; gone may be running
-// then. A connection that isn't a socket is not watched, nor is any by a nil
-// Watcher.
+// then. Of a connection with TLS the socket below is watched. A connection without
+// a socket is not, nor is any by a nil Watcher.
 func (w *Watcher) Watch(conn any, gone func()) (stop func()) {
+	if secured, ok := conn.(*tls.Conn); ok {
+		conn = secured.NetConn()
+	}
 	socket, ok := conn.(syscall.Conn)
 	if !ok || w == nil {
 		return func() {}

@@ -3,6 +3,7 @@
 package hangup
 
 import (
+	"crypto/tls"
 	"net"
 	"testing"
 	"time"
@@ -56,6 +57,24 @@ func TestWatch(t *testing.T) {
 			}
 			stop()
 		}
+	}
+}
+
+// Below TLS it is the socket's end that counts, whether or not TLS has told it.
+func TestWatchBelowTLS(t *testing.T) {
+	w, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	here, there := nettest.Pair(t)
+	gone := make(chan struct{})
+	defer w.Watch(tls.Server(here, &tls.Config{MinVersion: tls.VersionTLS12}), func() { close(gone) })()
+	there.Close()
+	select {
+	case <-gone:
+	case <-time.After(10 * time.Second):
+		t.Error("the end goes unnoticed")
 	}
 }
 

@@ -46,6 +46,7 @@ type Reader interface {
 func Run(conn net.Conn, hangups *hangup.Watcher, reader Reader) error {
 	socket, ok := conn.(syscall.Conn)
 	if !ok || hangups == nil {
+		defer hangups.Watch(conn, reader.HungUp)() // it may have a socket below its TLS
 		return plain(conn, reader)
 	}
 	raw, err := socket.SyscallConn()

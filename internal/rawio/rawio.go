@@ -10,6 +10,7 @@
 package rawio
 
 import (
+	"crypto/tls"
 	"io"
 	"net"
 	"os"
@@ -50,6 +51,23 @@ func Wrap(conn net.Conn) net.Conn {
 	c.in.step = c.in.read
 	c.out.step = c.out.write
 	return c
+}
+
+// NetConn returns the connection that was wrapped, as that of a tls.Conn does.
+func (c *Conn) NetConn() net.Conn { return c.Conn }
+
+// Shut ends a connection at once. Where it has a socket, of its own or below its
+// TLS, that doesn't wait for a Read or a Write, and the connection remains to be
+// closed.
+func Shut(conn net.Conn) {
+	if secured, ok := conn.(*tls.Conn); ok {
+		conn = secured.NetConn() // Close would tell the other side, and may wait for that
+	}
+	if socket, ok := conn.(*Conn); ok {
+		_ = socket.Shutdown() // an error says that it has ended
+		return
+	}
+	conn.Close()
 }
 
 // Read implements net.Conn.

@@ -2,6 +2,7 @@ package rawio
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -162,6 +163,30 @@ func TestAWaitingReadEnds(t *testing.T) {
 		if err := <-ended; err != io.EOF && !errors.Is(err, net.ErrClosed) {
 			t.Errorf("%s ends the read with %v", name, err)
 		}
+	}
+}
+
+// Shut ends a Write that waits for a peer who reads nothing, also one of TLS, which
+// Close would want to tell of the end.
+func TestShutDoesNotWait(t *testing.T) {
+	a, b := net.Pipe()
+	defer b.Close()
+	raw, _ := wrapped(t)
+	below, _ := wrapped(t)
+	for name, conn := range map[string]net.Conn{"socket": raw, "TLS": tls.Client(below, &tls.Config{ServerName: "x", MinVersion: tls.VersionTLS12}), "pipe": a} {
+		ended := make(chan error)
+		go func() {
+			var err error
+			for err == nil { // with TLS it is the first that waits, for the handshake
+				_, err = conn.Write(make([]byte, 1<<20))
+			}
+			ended <- err
+		}()
+		Shut(conn)
+		if err := <-ended; err == nil {
+			t.Errorf("%s: Write goes on", name)
+		}
+		conn.Close()
 	}
 }
 

@@ -140,6 +140,14 @@ func (s *Sentinels) namedBy(watcher *Server) (*Server, error) {
 		return nil, err
 	}
 	host, port := reply.([]any)[0].(string), reply.([]any)[1].(string)
+	group, err := fieldsOf(watcher.try("SENTINEL", "MASTER", s.Name))
+	if err != nil {
+		return nil, err
+	}
+	if group["port"] != port {
+		// Were the new master killed now, it would never end it.
+		return nil, fmt.Errorf("%s has not ended the failover to %s:%s", watcher.Addr, host, port)
+	}
 	for _, server := range s.Servers {
 		if server.Addr == host+":"+port {
 			return server, nil
@@ -163,9 +171,11 @@ func (s *Sentinels) watch(master *Server, quorum int) *Server {
 		return []string{file, "--sentinel"}
 	})
 	// Sentinels look at each other and at the servers once in some seconds; and
-	// one whose machine is busy for 2 s does nothing for 30 s.
+	// one whose machine is busy for 2 s does nothing for 30 s. Who leads a failover
+	// may need a second to notice that the replica is promoted; for four times
+	// PUBLISH-PERIOD the others wait to hear of it, and then undo it.
 	watcher.do("SENTINEL", "DEBUG", "INFO-PERIOD", 200, "PING-PERIOD", 200, "ASK-PERIOD", 200,
-		"PUBLISH-PERIOD", 200, "TILT-TRIGGER", 60000)
+		"PUBLISH-PERIOD", 700, "TILT-TRIGGER", 60000)
 	return watcher
 }
 

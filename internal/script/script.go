@@ -21,6 +21,12 @@ var (
 	ErrUncertain = errors.New("outcome unknown")
 )
 
+// Unsent is an error that says that nothing was sent. A client's dialer wraps one
+// in every error of its own.
+type Unsent string
+
+func (e Unsent) Error() string { return string(e) }
+
 // Script is a Lua script and its SHA-1.
 type Script struct {
 	name   string
@@ -34,7 +40,8 @@ func New(name, source string) *Script {
 
 // Run executes the script: by EVALSHA, and by EVAL where Redis doesn't know it
 // yet (also after SCRIPT FLUSH). It never sends a script a second time unless
-// Redis said NOSCRIPT; the client must have been made with MaxRetries -1.
+// Redis said NOSCRIPT; the client must have been made with MaxRetries -1. That of
+// a cluster sends one again that Redis said it didn't execute.
 //
 // An error is a redis.Error where Redis answered one that concerns the caller
 // (NOPERM, WRONGTYPE, NOAUTH, …), else it wraps ErrNotExecuted or ErrUncertain.
@@ -57,14 +64,16 @@ func (s *Script) Run(ctx context.Context, rdb redis.Scripter, keys []string, arg
 }
 
 // refusals are the prefixes of errors with which Redis says that it didn't
-// execute the command, for reasons that pass.
+// execute the command, for reasons that pass. Of a cluster's MOVED and ASK a
+// client hands out only what is left after it has followed some.
 var refusals = []string{
-	"LOADING ", "BUSY ", "MASTERDOWN ", "READONLY ", "CLUSTERDOWN ", "TRYAGAIN ",
+	"LOADING ", "BUSY ", "MASTERDOWN ", "READONLY ", "CLUSTERDOWN ", "TRYAGAIN ", "MOVED ", "ASK ",
 	"OOM ", "MISCONF ", "NOREPLICAS ", "max number of clients reached",
 }
 
 // Refused reports errors with which Redis said that it didn't execute a command,
-// for a reason that passes: it loads, is a replica, is full, is busy.
+// for a reason that passes: it loads, is a replica, is full, is busy, or the slot
+// is elsewhere.
 func Refused(err error) bool {
 	for _, prefix := range refusals {
 		if redis.HasErrorPrefix(err, prefix) {
@@ -77,9 +86,13 @@ func Refused(err error) bool {
 // nothingSent reports errors from before the first byte: no connection could be
 // had.
 func nothingSent(err error) bool {
+	var unsent Unsent
 	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "dial" {
+	switch {
+	case errors.As(err, &unsent):
+		return true
+	case errors.As(err, &op) && op.Op == "dial":
 		return true
 	}
-	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
+	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) || errors.Is(err, redis.ErrClosed)
 }

@@ -17,12 +17,13 @@ import (
 	"seckill-proxy/internal/sidecartest"
 )
 
-// TestExamples runs every program in examples/ against the real Redis and
-// against the embedded store. A program ends with 0 only if everything was as it
+// TestExamples runs every program in examples/ against the real Redis, a cluster
+// and the embedded store. A program ends with 0 only if everything was as it
 // expects.
 func TestExamples(t *testing.T) {
 	for name, upstream := range map[string]string{
 		"redis":    redistest.Start(t, redistest.Options{}).Addr,
+		"cluster":  "redis+cluster://" + redistest.StartCluster(t, redistest.ClusterOptions{Masters: 3}).Masters[0].Addr,
 		"embedded": "embedded",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,9 +1,12 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
 
 	"seckill-proxy/commands"
 	"seckill-proxy/internal/resp"
@@ -65,6 +68,8 @@ type view struct {
 	slots *upstream.SlotMap      // nil where it isn't known
 	table *upstream.CommandTable // the same
 	any   *upstream.Target       // for what any node can do
+	// refusal is why Redis doesn't tell this user what isn't known.
+	refusal error
 }
 
 // look returns what a plan goes by.
@@ -80,8 +85,13 @@ func (s *session) look() *view {
 	}
 	// Without a map, or without knowing where the keys are, any node says where to
 	// go; while none can be reached, that is what the client is told.
-	c.view.slots, _ = cluster.Map(s.ctx, as)
-	c.view.table, _ = cluster.Commands(s.ctx, as)
+	var noMap, noTable error
+	c.view.slots, noMap = cluster.Map(s.ctx, as)
+	c.view.table, noTable = cluster.Commands(s.ctx, as)
+	var said redis.Error
+	if err := cmp.Or(noMap, noTable); errors.As(err, &said) {
+		c.view.refusal = said
+	}
 	if m := c.view.slots; m != nil && len(m.Masters()) > 0 {
 		c.view.any = m.Masters()[0]
 		if cluster.seen.Load() != m {
@@ -152,6 +162,8 @@ func (s *session) forwardInCluster(way lane, cmd *resp.Command, e effect) error 
 	}
 	at := s.locate(cmd)
 	switch {
+	case r.split && c.view.refusal != nil && scattered(cmd.Args, r):
+		return s.turnDown(cmd, c.view.refusal.Error())
 	case cmd.Partial && at.slot < 0 && len(cmd.Args) < cmd.Count:
 		return s.gatherWhole(cmd) // its key may be in what is still to come
 	case e.kind == effectWaits && !cmd.Partial && l == nil:

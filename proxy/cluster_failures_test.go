@@ -57,6 +57,27 @@ func TestStrangersInFrontOfACluster(t *testing.T) {
 	blockedInCluster(t, direct, 0)
 }
 
+// A user who may not ask for the slot map is told so where only the map could help.
+func TestAUserWhoMayNotAskWhereKeysAre(t *testing.T) {
+	c := startClustered(t, redistest.ClusterOptions{Options: redistest.Options{Args: []string{"--requirepass", "secret", "--masterauth", "secret"}}})
+	for _, node := range c.direct(t) {
+		node.Want(ok, "AUTH", "secret")
+		node.Want(ok, "ACL", "SETUSER", "shop", "on", ">shop", "~*", "&*", "+@all", "-cluster", "-command")
+	}
+	client := c.dial(t)
+	client.Want(ok, "AUTH", "shop", "shop")
+	for _, key := range keysOf("k", 20) {
+		client.Want(ok, "SET", key, "v")
+	}
+	for _, command := range []string{"MGET k1 k2 k3", "DEL k1 k2 k3", "MSET k1 v k2 v k3 v"} {
+		if got := client.Do(strings.Fields(command)...); !strings.HasPrefix(got, "-NOPERM ") || !strings.Contains(got, "+cluster|slots and +command") {
+			t.Errorf("%s: got %q", command, got)
+		}
+	}
+	client.Want(ok, "MSET", "{t}1", "v", "{t}2", "w")
+	client.Want("*2\r\n$1\r\nv\r\n$1\r\nw\r\n", "MGET", "{t}1", "{t}2")
+}
+
 // While a node is down, what is for it fails, and says so truthfully; all else works.
 func TestANodeThatIsDown(t *testing.T) {
 	c := startClustered(t, redistest.ClusterOptions{Options: redistest.Options{Args: []string{"--cluster-require-full-coverage", "no"}}})

@@ -14,6 +14,7 @@ type rule struct {
 	// split tells that it is sent in parts, one for each slot, whose replies join
 	// makes one.
 	split bool
+	pairs bool // each key is followed by its value
 	join  func(parts []*part, replies [][]byte) []byte
 	// follows tells that others may act on the command as soon as it is executed, so
 	// all that was sent before must have been.
@@ -58,7 +59,7 @@ func (rules rules) of(cmd *resp.Command) *rule {
 func newRules() rules {
 	table := rules{
 		"MGET":   {split: true, join: joinArrays},
-		"MSET":   {split: true, join: joinStatus},
+		"MSET":   {split: true, pairs: true, join: joinStatus},
 		"DEL":    {split: true, join: joinSums},
 		"UNLINK": {split: true, join: joinSums},
 		"EXISTS": {split: true, join: joinSums},

@@ -56,6 +56,16 @@ func (s *session) split(cmd *resp.Command, r *rule) *entry {
 	return e
 }
 
+// scattered reports whether the keys of a command that can be split are in several
+// slots, where the server doesn't tell which arguments they are.
+func scattered(args [][]byte, r *rule) bool {
+	step := 1
+	if r.pairs {
+		step = 2
+	}
+	return len(partsOf(args, 1, len(args)-1, step)) > 1
+}
+
 // part is those keys of a command that are in one slot.
 type part struct {
 	slot int

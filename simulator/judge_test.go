@@ -78,6 +78,14 @@ func (h *script) reconcile(orders ...order) *script {
 // answer begins, negative for before.
 func (h *script) after(ms int64) int64 { return h.now.UnixMilli() + ms }
 
+// soldOutAfter is that a request is carried out, and so many seconds later is told
+// that the sale is sold out.
+func soldOutAfter(seconds int) *script {
+	h := scripted(terms{stock: 5}).reserve("u", "r", "T")
+	h.now = h.now.Add(time.Duration(seconds-1) * time.Second)
+	return h.buy("u", "r", 1, h.says(int64(4001), "SOLD_OUT", "", int64(0), int64(0)))
+}
+
 // TestModelBelievesWhatIsPossible tells the model histories that can be true.
 func TestModelBelievesWhatIsPossible(t *testing.T) {
 	const ok, no = int64(200), int64(4001)
@@ -90,6 +98,7 @@ func TestModelBelievesWhatIsPossible(t *testing.T) {
 		"a loser is told the state that stands": scripted(plain).reserve("u", "", "T").
 			settle("T", "CONFIRMED", "1", ok, "CONFIRMED", "1").settle("T", "CONFIRMED", "2", 409, "CONFIRMED", "1").
 			settle("T", "CANCELLED", "", 409, "CONFIRMED", "1").settle("T", "CONFIRMED", "1", ok, "REPLAYED", "1"),
+		"a sidecar hasn't heard of it yet": soldOutAfter(1),
 		"a restock that was lost": scripted(plain).restock("r", 1, scripted(plain).says()).
 			restock("r", 1, scripted(plain).says(ok, "REPLAYED", int64(3))),
 	} {
@@ -125,6 +134,7 @@ func TestModelNoticesLies(t *testing.T) {
 			buy("v", "r", 1, scripted(plain).says(ok, "REPLAYED", "T", zero, zero))},
 		{"the limit is 1", scripted(plain).reserve("u", "", "T").reserve("u", "", "T2")},
 		{"carried out before, under T", scripted(terms{stock: 5}).reserve("u", "r", "T").reserve("u", "r", "T2")},
+		{"carried out before, under T", soldOutAfter(2)},
 		{"REPLAYED to the first", bought(plain, "u", "r", ok, "REPLAYED", "T", zero, zero)},
 		{"no rate", bought(plain, "u", "", int64(429), "RATE_LIMITED", "", zero, int64(5))},
 		{"asked 1 times", bought(terms{rate: 1, rateWindow: 100}, "u", "", int64(429), "RATE_LIMITED", "", zero, int64(5))},

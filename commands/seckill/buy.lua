@@ -156,11 +156,16 @@ local waiting = sale.open_at > now
 
 -- Who asks too often. The count of a user is kept for one window, which begins
 -- with the first purchase asked for; a request that was carried out before
--- doesn't count.
+-- doesn't count, and of copies that travel together one does.
 local wait_of = {} -- by purchase
 if sale.rate_count > 0 and ARGV[6] ~= '1' and not closed and not waiting then
+    local original = {} -- by token id, which purchase
     for i = 1, count do
-        if not pay_by[ids[i]] then
+        local copied = original[ids[i]]
+        original[ids[i]] = copied or i
+        if copied then
+            wait_of[i] = wait_of[copied]
+        elseif not pay_by[ids[i]] then
             local key = KEYS[4 + i]
             local refused = attempt('SET', key, 0, 'PX', sale.rate_window, 'NX')
             if refused then

@@ -122,9 +122,6 @@ func (s *Store) Certain(p Purchase) (receipt Receipt, certain bool) {
 
 // answerLocally answers what needs no question to Redis.
 func (s *Store) answerLocally(p Purchase) (receipt Receipt, ok bool) {
-	if p.Sync > 0 {
-		return Receipt{}, false // who wants replicas wants to hear what they have
-	}
 	answer := s.cache.Refuse(p.SKU, p.User, p.RequestID, p.Qty)
 	switch answer.Verdict {
 	case localcache.NoSale:
@@ -138,6 +135,9 @@ func (s *Store) answerLocally(p Purchase) (receipt Receipt, ok bool) {
 	case localcache.RateLimited:
 		receipt = Receipt{Outcome: RateLimited, At: answer.At}
 	case localcache.Remembered:
+		if p.Sync > 0 {
+			return Receipt{}, false // who wants replicas wants to hear whether they have it
+		}
 		receipt = answer.Receipt
 	default:
 		return Receipt{}, false

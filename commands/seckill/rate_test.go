@@ -96,6 +96,31 @@ func TestWhatCountsForTheRate(t *testing.T) {
 	})
 }
 
+// Of a button that was clicked ten times one click counts, as it does when the clicks
+// come one after the other.
+func TestCopiesOfARequestCountOnce(t *testing.T) {
+	t.Parallel()
+	onEveryServer(t, func(t *testing.T, rdb *redis.Client) {
+		s := newQuietStore(t, rdb, Options{})
+		sell(t, s, Sale{SKU: "sku", Stock: 10, Limit: 1, RateCount: 2, RateWindow: longWindow})
+		var clicks []Purchase
+		for range 10 {
+			clicks = append(clicks, Purchase{SKU: "sku", User: "u", Qty: 1, RequestID: "r"})
+		}
+		next := Purchase{SKU: "sku", User: "u", Qty: 1, RequestID: "s"}
+		third := Purchase{SKU: "sku", User: "u", Qty: 1, RequestID: "t"}
+		receipts := buyTogether(t, s, "sku", append(clicks, next, third, third))
+		equal(t, "first click", receipts[0].Outcome, Reserved)
+		for _, again := range receipts[1:10] {
+			equal(t, "another click", again.Outcome, Replayed)
+		}
+		equal(t, "second request", receipts[10].Outcome, LimitReached)
+		equal(t, "third request", receipts[11].Outcome, RateLimited)
+		equal(t, "a copy of it", receipts[12].Outcome, RateLimited)
+		clean(t, s, "sku")
+	})
+}
+
 // A purchase counts once, also when it needs units of other shards and is tried
 // again for that.
 func TestAPurchaseThatWaitsForUnitsCountsOnce(t *testing.T) {

@@ -66,7 +66,12 @@ func TestSyncThatIsNotMet(t *testing.T) {
 	equal(t, "a refusal", must[Receipt](t)(impatient.Buy(ctx, p)), Receipt{Outcome: LimitReached, Token: receipt.Token, Left: 1})
 	reserve(t, impatient, Purchase{SKU: "sku", User: "w", Qty: 1})
 	eventually(t, "the flag", func() bool { turnedAway(t, impatient, "sku"); return flags(impatient) == 1 })
+	refusal, certain := impatient.Certain(Purchase{SKU: "sku", User: "stranger", Qty: 1, Sync: 5})
+	equal(t, "to a stranger", certain, true)
+	equal(t, "to a stranger", refusal, Receipt{Outcome: SoldOut})
 	p = Purchase{SKU: "sku", User: "u", Qty: 1, RequestID: "r", Sync: 5}
+	_, certain = impatient.Certain(p)
+	equal(t, "to a buyer", certain, false)
 	equal(t, "sold out", must[Receipt](t)(impatient.Buy(ctx, p)), Receipt{Outcome: Uncertain, Token: first.Token})
 	equal(t, "pending", clean(t, patient, "sku").Pending, 3)
 }

@@ -10,26 +10,39 @@ import (
 	"seckill-proxy/upstream"
 )
 
-// openLockNodes returns clients of the independent lock servers, if there are any,
-// and what to call at the end.
-func openLockNodes(cfg config.Config, log *zap.Logger) (nodes []*redis.Client, closeAll func(), err error) {
+// lockTargets returns the independent lock servers, if there are any.
+func lockTargets(cfg config.Config, log *zap.Logger) (nodes []*upstream.Target, err error) {
 	for _, u := range cfg.Lock.Nodes {
 		secured, err := redisTLS(u, cfg, log)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		nodes = append(nodes, upstream.New(upstream.Options{
 			Network:       u.Network(),
 			Address:       u.Addresses[0],
 			User:          u.User,
 			Password:      string(u.Password),
+			DB:            u.DB,
 			DialTimeout:   cfg.Lock.NodeTimeout,
 			ScriptTimeout: cfg.Lock.NodeTimeout,
 			BackoffMin:    cfg.Control.BackoffMin,
 			BackoffMax:    cfg.Control.BackoffMax,
 			TLS:           secured,
 			Log:           log,
-		}).Client(upstream.Identity{}, u.DB))
+		}))
+	}
+	return nodes, nil
+}
+
+// openLockNodes returns clients of the independent lock servers, and what to call
+// at the end.
+func openLockNodes(cfg config.Config, log *zap.Logger) (nodes []*redis.Client, closeAll func(), err error) {
+	targets, err := lockTargets(cfg, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, target := range targets {
+		nodes = append(nodes, target.Client(upstream.Identity{}, target.Profile().DB))
 	}
 	return nodes, func() {
 		for _, node := range nodes {

@@ -78,17 +78,6 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	return serve(ctx, cfg, to, log)
 }
 
-// check reports whether the upstream answers; the configuration has been read
-// and validated by now, but for the listeners' certificates.
-func check(ctx context.Context, cfg config.Config, to opened, log *zap.Logger, stdout io.Writer) error {
-	if _, err := clientTLS(cfg, log); err != nil {
-		return err
-	}
-	fmt.Fprintln(stdout, "configuration: ok")
-	fmt.Fprintln(stdout, cfg)
-	return to.check(ctx, stdout)
-}
-
 // serve runs the sidecar until ctx ends, then drains it.
 func serve(ctx context.Context, cfg config.Config, to opened, log *zap.Logger) error {
 	counters := metrics.New()
@@ -130,6 +119,7 @@ func serve(ctx context.Context, cfg config.Config, to opened, log *zap.Logger) e
 		start(admins.Serve)
 	}
 	_ = server.Connect(ctx) // a failure is in the log, and not for ever
+	running.Go(func() { to.warn(ctx, log) })
 	welcome(cfg, listeners, log)
 
 	<-ctx.Done()
@@ -153,6 +143,7 @@ func welcome(cfg config.Config, listeners []net.Listener, log *zap.Logger) {
 	if cfg.Upstream.Scheme == config.SchemeEmbedded {
 		log.Warn("the store is embedded and in memory: for trying things out, not for a sale; what it holds ends with this process")
 	}
+	warnOpen(cfg, log)
 	for i, ln := range listeners {
 		log.Info("ready", zap.Stringer("listen", ln.Addr()), zap.Bool("tls", cfg.Listen[i].TLS), zap.Stringer("upstream", cfg.Upstream), zap.String("admin", cfg.Admin.Listen))
 	}

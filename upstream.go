@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"seckill-proxy/config"
@@ -20,6 +17,8 @@ import (
 type opened struct {
 	proxy.Upstream
 	sentinel *upstream.Sentinel // who says where the Target is; nil without
+	seeds    []*upstream.Target // the nodes that upstream.url names; nil without a Cluster
+	password config.Secret      // of the sidecar itself
 
 	hangups *hangup.Watcher
 	store   *upstream.Embedded // nil without
@@ -32,7 +31,7 @@ func openUpstream(cfg config.Config, log *zap.Logger) (opened, error) {
 	if err != nil {
 		return opened{}, err
 	}
-	var o opened
+	o := opened{password: cfg.Upstream.Password}
 	if o.hangups, err = hangup.New(); err != nil {
 		return opened{}, err
 	}
@@ -54,6 +53,9 @@ func openUpstream(cfg config.Config, log *zap.Logger) (opened, error) {
 	case config.SchemeCluster:
 		o.Cluster = upstream.NewCluster(opts, cfg.Upstream.Addresses)
 		o.SplitMSET = cfg.Cluster.SplitMSET
+		for _, address := range cfg.Upstream.Addresses {
+			o.seeds = append(o.seeds, o.Cluster.Node(address))
+		}
 	case config.SchemeSentinel:
 		o.Target, o.sentinel = upstream.StartSentinel(opts, upstream.SentinelOptions{
 			Addresses: cfg.Upstream.Addresses,
@@ -90,48 +92,3 @@ func (o opened) Close() {
 
 // Ping reports whether Redis answers: of a cluster, any node.
 func (o opened) Ping(ctx context.Context) error { return o.Seed().Ping(ctx) }
-
-// check reports whether Redis answers, and who of those that say where it is. One
-// sentinel that doesn't answer is no failure, a master of a cluster is one.
-func (o opened) check(ctx context.Context, stdout io.Writer) error {
-	if o.sentinel != nil {
-		for _, answer := range o.sentinel.Ask(ctx) {
-			if answer.Err != nil {
-				fmt.Fprintf(stdout, "sentinel: %s: %v\n", answer.Sentinel, answer.Err)
-			} else {
-				fmt.Fprintf(stdout, "sentinel: %s names %s\n", answer.Sentinel, answer.Master)
-			}
-		}
-	}
-	if err := o.Ping(ctx); err != nil {
-		return fmt.Errorf("upstream: %w", err)
-	}
-	if o.Cluster != nil {
-		if err := o.checkNodes(ctx, stdout); err != nil {
-			return err
-		}
-	}
-	fmt.Fprintln(stdout, "upstream: ok:", o.Seed().Address(), "answers")
-	return nil
-}
-
-// checkNodes reports which masters of a cluster answer.
-func (o opened) checkNodes(ctx context.Context, stdout io.Writer) error {
-	slots, err := o.Cluster.Map(ctx, o.Seed().Profile())
-	if redis.HasErrorPrefix(err, "NOAUTH ") {
-		fmt.Fprintln(stdout, "cluster: its nodes aren't known without the credentials of a client:", err)
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("cluster: %w", err)
-	}
-	var problems []error
-	for _, master := range slots.Masters() {
-		if err := master.Ping(ctx); err != nil {
-			problems = append(problems, fmt.Errorf("master: %w", err))
-		} else {
-			fmt.Fprintf(stdout, "master: %s answers, its first slot is %d\n", master.Address(), slots.FirstSlot(master))
-		}
-	}
-	return errors.Join(problems...)
-}

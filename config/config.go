@@ -172,6 +172,21 @@ func (c Config) Validate() error {
 	return errors.Join(append(problems, c.checkTLS()...)...)
 }
 
+// Open returns the addresses that other machines can connect to without a password
+// and without a certificate.
+func (c Config) Open() []Address {
+	if c.Entry.Password != "" {
+		return nil
+	}
+	var open []Address
+	for _, a := range c.Listen {
+		if certified := a.TLS && c.Entry.TLS.ClientCAFile != ""; !a.local() && !certified {
+			open = append(open, a)
+		}
+	}
+	return open
+}
+
 func overlap(a, b string) bool { return strings.HasPrefix(a, b) || strings.HasPrefix(b, a) }
 
 // String lists every key and its value, a line each, passwords masked.

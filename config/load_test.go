@@ -418,6 +418,23 @@ func TestWhatLooksWrongAndIsNot(t *testing.T) {
 	}
 }
 
+func TestOpen(t *testing.T) {
+	const tls = " SECKILL_LISTEN_TLS_CERT_FILE=c SECKILL_LISTEN_TLS_KEY_FILE=k"
+	for environ, want := range map[string]string{
+		"SECKILL_LISTEN=127.0.0.1:1,[::1]:1,localhost:2,unix:///run/s":                           "[]",
+		"SECKILL_LISTEN=0.0.0.0:1,127.0.0.1:2,:3,r:4":                                            "[0.0.0.0:1 :3 r:4]",
+		"SECKILL_LISTEN=0.0.0.0:1 SECKILL_LISTEN_PASSWORD=pw":                                    "[]",
+		"SECKILL_LISTEN=tls://0.0.0.0:1" + tls:                                                   "[tls://0.0.0.0:1]",
+		"SECKILL_LISTEN=tls://0.0.0.0:1,:2 SECKILL_LISTEN_TLS_CLIENT_CA_FILE=ca" + tls:           "[:2]",
+		"SECKILL_LISTEN=tls://0.0.0.0:1 SECKILL_LISTEN_PASSWORD=pw SECKILL_LOG_LEVEL=info" + tls: "[]",
+	} {
+		c, _, err := Load(nil, strings.Fields(environ))
+		if got := fmt.Sprint(c.Open()); err != nil || got != want {
+			t.Errorf("%s: %s, %v; want %s", environ, got, err, want)
+		}
+	}
+}
+
 func TestPasswordsAreNeverPrinted(t *testing.T) {
 	const secret = "hunter2"
 	c, _, err := Load([]string{"-upstream", "redis://shop:" + secret + "@127.0.0.1:6379/3"}, []string{

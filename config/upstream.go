@@ -90,6 +90,8 @@ const (
 	sentinelPort = "26379"
 )
 
+var errSeveral = errors.New("want one host; several hosts need redis+cluster://, where they are nodes of a cluster, or redis+sentinel://, where they are sentinels")
+
 // ParseUpstream reads the forms of upstream.url. Its errors say what is allowed
 // and never repeat what was given: there may be a password in it.
 func ParseUpstream(s string) (Upstream, error) {
@@ -100,6 +102,9 @@ func ParseUpstream(s string) (Upstream, error) {
 	if !hasScheme {
 		if strings.Contains(s, "@") {
 			return Upstream{}, errors.New("want redis:// in front of a user and a password")
+		}
+		if strings.Contains(s, ",") {
+			return Upstream{}, errSeveral
 		}
 		u := Upstream{Scheme: SchemeRedis, Addresses: []string{s}}
 		return u, checkServer(s)
@@ -160,6 +165,7 @@ func (u Upstream) at(hosts string) (Upstream, error) {
 		port = sentinelPort
 	}
 	for host := range strings.SplitSeq(hosts, ",") {
+		host = strings.TrimSpace(host)
 		if host != "" && !strings.Contains(host[strings.LastIndex(host, "]")+1:], ":") {
 			host += ":" + port
 		}
@@ -172,7 +178,7 @@ func (u Upstream) at(hosts string) (Upstream, error) {
 		u.Addresses = append(u.Addresses, host)
 	}
 	if u.Scheme == SchemeRedis && len(u.Addresses) > 1 {
-		return u, errors.New("want one host; several are sentinels, redis+sentinel://, or nodes of a cluster, redis+cluster://")
+		return u, errSeveral
 	}
 	return u, nil
 }

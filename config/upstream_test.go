@@ -30,6 +30,8 @@ func TestParseUpstream(t *testing.T) {
 			Master: "my.main_-1", User: "u", Password: "p,", DB: 3}, "redis+sentinel://u:***@r:1,[::1]:2,s:26379/my.main_-1/3"},
 		{"rediss+sentinel://:p,@r:1/m/0", Upstream{Scheme: SchemeSentinel, TLS: true, Addresses: []string{"r:1"}, Master: "m", Password: "p,"}, "rediss+sentinel://:***@r:1/m"},
 		{"redis+cluster://r:1,[::1],s", Upstream{Scheme: SchemeCluster, Addresses: []string{"r:1", "[::1]:6379", "s:6379"}}, "redis+cluster://r:1,[::1]:6379,s:6379"},
+		{"redis+cluster://r:1, [::1] ,\ts", Upstream{Scheme: SchemeCluster, Addresses: []string{"r:1", "[::1]:6379", "s:6379"}}, "redis+cluster://r:1,[::1]:6379,s:6379"},
+		{"redis+sentinel://:p@r:1, s /m/1", Upstream{Scheme: SchemeSentinel, Addresses: []string{"r:1", "s:26379"}, Master: "m", Password: "p", DB: 1}, "redis+sentinel://:***@r:1,s:26379/m/1"},
 		{"rediss+cluster://:p@r:1,r:2/0", Upstream{Scheme: SchemeCluster, TLS: true, Addresses: []string{"r:1", "r:2"}, Password: "p"}, "rediss+cluster://:***@r:1,r:2"},
 	} {
 		got, err := ParseUpstream(test.url)
@@ -73,7 +75,13 @@ func TestParseUpstreamSaysWhatIsAllowed(t *testing.T) {
 		"redis://r:1#x":              "%23",
 		"redis://r:x":                "want host:port with a port from 1 to 65535",
 		"redis://u:%zz@r:1":          "not a URL",
-		"redis://r:1,s:2":            "want one host; several are",
+		"redis://r:1,s:2":            "several hosts need redis+cluster://",
+		"r:1,s:2":                    "several hosts need redis+cluster://",
+		"r:1, s:2":                   "several hosts need redis+cluster://",
+		"r,s":                        "several hosts need redis+cluster://",
+		"redis+cluster://r:1, r:1":   "one of the hosts is there twice",
+		"redis+cluster://r:1, ,r:2":  "want a host and a port",
+		"redis+cluster://r:1 r:2":    "want a host and a port",
 		"rediss://r:1?db=1":          "want the database as redis://host:port/db",
 		"redis+sentinel://r:1":       "want what the sentinels call the master",
 		"redis+sentinel://r:1/":      "want what the sentinels call the master",

@@ -24,8 +24,15 @@ func TestCluster(t *testing.T) {
 			t.Errorf("exit code %d:\n%s", code, p.Log)
 		}
 		for _, master := range cluster.Masters {
-			if !strings.Contains(p.Log.String(), master.Addr+" answers") {
-				t.Errorf("not a word of %s:\n%s", master.Addr, p.Log)
+			for _, said := range []string{"\nseed: " + master.Addr + " answers\n", "\nmaster: " + master.Addr + " answers; its first slot is "} {
+				if !strings.Contains(p.Log.String(), said) {
+					t.Errorf("no %q in:\n%s", said, p.Log)
+				}
+			}
+		}
+		for _, said := range []string{"\nseed: " + down + nobody + ": dial tcp ", "\nupstream: ok: the cluster's masters answer, 3\n"} {
+			if !strings.Contains(p.Log.String(), said) {
+				t.Errorf("no %q in:\n%s", said, p.Log)
 			}
 		}
 	})
@@ -37,6 +44,27 @@ func TestCluster(t *testing.T) {
 			cluster.Rejoin(0, killed)
 		})
 	})
+}
+
+// TestCheckOfABrokenCluster kills the first of two masters: the second is reported
+// all the same.
+func TestCheckOfABrokenCluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, redistest.ClusterOptions{Masters: 2})
+	dead, alive := cluster.Masters[0], cluster.Masters[1]
+	dead.Kill()
+	p := sidecartest.Run(t, settings{Args: []string{"-check", "-upstream", "redis+cluster://" + dead.Addr + "," + alive.Addr}})
+	if code := p.ExitCode(); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	for _, said := range []string{
+		"\nseed: " + down + dead.Addr, "\nseed: " + alive.Addr + " answers\n",
+		"\nmaster: " + alive.Addr + " answers; its first slot is 8192\n", "\nseckill-proxy: master: " + down + dead.Addr + ": dial tcp ",
+	} {
+		if !strings.Contains(p.Log.String(), said) {
+			t.Errorf("no %q in:\n%s", said, p.Log)
+		}
+	}
 }
 
 // seesOneRedis has a client that knows nothing of clusters use keys of all masters.

@@ -148,7 +148,7 @@ func TestCheck(t *testing.T) {
 		want           string // in what it writes
 	}{
 		{"right password", "redis://:geheim@" + server.Addr, 0, "\nupstream: ok: " + server.Addr + " answers\n"},
-		{"none, clients bring their own", server.Addr, 0, "\nupstream: ok: " + server.Addr + " answers\n"},
+		{"none, clients bring their own", server.Addr, 0, "\nupstream: ok: " + server.Addr + " answers, and wants clients to authenticate\n"},
 		{"embedded", "embedded", 0, "\nupstream: ok: the embedded store answers\n"},
 		{"wrong password", "redis://:falsch@" + server.Addr, 1,
 			"\nseckill-proxy: upstream: " + down + server.Addr + ": WRONGPASS"},
@@ -171,6 +171,85 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCheckFindsWhatCannotWork points URLs at servers of another kind than they say,
+// and at ports with and without TLS.
+func TestCheckFindsWhatCannotWork(t *testing.T) {
+	t.Parallel()
+	alone := redistest.Start(t, redistest.Options{})
+	secured := redistest.Start(t, redistest.Options{TLS: redistest.NewCertificates(t)})
+	replica := redistest.Start(t, redistest.Options{Args: []string{"--replicaof", "127.0.0.1", "1", "--unixsocket", "redis.sock"}})
+	node := redistest.Start(t, redistest.Options{Args: []string{"--cluster-enabled", "yes"}})
+	if err := node.Client(t).ClusterAddSlots(t.Context(), 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	barred := redistest.Start(t, redistest.Options{Args: []string{"--cluster-enabled", "yes", "--requirepass", "geheim"}})
+	nobody := sidecartest.FreeAddress(t)
+
+	const program = "\nseckill-proxy: "
+	for _, test := range []struct {
+		name, upstream, locks string
+		code                  int
+		says                  []string
+	}{
+		{"node of a cluster", node.Addr, "", 1, []string{program + "upstream: " + node.Addr + " is a node of a cluster: want redis+cluster://" + node.Addr + "\n"}},
+		{"replica", "redis://" + replica.Addr, "", 1, []string{program + "upstream: " + replica.Addr + " is a replica, which refuses writes: want its master\n"}},
+		{"replica at a socket", "unix://" + replica.Dir + "/redis.sock", "", 1, []string{"/redis.sock is a replica, which refuses writes"}},
+		{"TLS", secured.Addr, "", 1, []string{down + secured.Addr + ": ", "does the port want TLS? want rediss in place of redis"}},
+		{"no TLS", "rediss://" + alone.Addr, "", 1, []string{down + alone.Addr + ": TLS: ", "does the port speak TLS? want redis in place of rediss"}},
+		{"no cluster", "redis+cluster://" + alone.Addr + "," + node.Addr, "", 1, []string{
+			program + "seed: " + alone.Addr + " is no node of a cluster: its mode is standalone\n", "\nseed: " + node.Addr + " answers\n", "\nmaster: " + node.Addr + " answers; its first slot is 0\n"}},
+		{"nothing but no cluster", "redis+cluster://" + alone.Addr, "", 1, []string{" is no node of a cluster", program + "cluster: no seed answers as a node of a cluster\n"}},
+		{"slots", "redis+cluster://" + nobody + ", " + node.Addr, "", 1, []string{
+			"\nseed: " + down + nobody + ": dial tcp ", "(no failure: one that answers is enough)\n", program + "cluster: 16383 slots aren't served, the first is 1\n"}},
+		{"no seed", "redis+cluster://" + nobody, "", 1, []string{"\nseed: " + down + nobody, program + "cluster: no seed answers"}},
+		{"cluster, clients bring a password", "redis+cluster://" + barred.Addr, "", 0, []string{
+			"\nseed: " + barred.Addr + " answers, and wants clients to authenticate\n", "\ncluster: its masters aren't known without the credentials", "\nupstream: ok: "}},
+		{"no sentinel", "redis+sentinel://" + alone.Addr + "/main", "", 1, []string{
+			"\nsentinel: " + alone.Addr + " is no sentinel: ERR unknown command", "no sentinel names it: " + alone.Addr + " is no sentinel: "}},
+		{"lock nodes", "embedded", alone.Addr + "," + nobody + "," + replica.Addr, 1, []string{
+			"\nupstream: ok: ", "\nlock.nodes: " + alone.Addr + " answers\n", "\nlock.nodes: " + down + nobody,
+			program + "lock.nodes: " + replica.Addr + " is a replica", program + "lock.nodes: 1 of 3 can be used, more than half are needed\n"}},
+		{"lock nodes that bar", "embedded", alone.Addr + "," + barred.Addr + "," + nobody, 1, []string{
+			program + "lock.nodes: " + barred.Addr + " answers, and wants clients to authenticate: want their password in its URL\n"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := sidecartest.Run(t, settings{Args: []string{"-check", "-upstream", test.upstream}, Env: []string{"SECKILL_LOCK_NODES=" + test.locks}})
+			if code := p.ExitCode(); code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			for _, text := range test.says {
+				if !strings.Contains(p.Log.String(), text) {
+					t.Errorf("no %q in:\n%s", text, p.Log)
+				}
+			}
+		})
+	}
+}
+
+// TestWarnings has the log say what clients would wonder at: once Redis can be asked,
+// that it is a replica, and that a listener lets anybody in.
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	replica := redistest.Start(t, redistest.Options{Args: []string{"--replicaof", "127.0.0.1", "1"}})
+	replica.Kill()
+	const open = "LOCALHOST:0" // a name could be anything; this one is 127.0.0.1, so the test opens nothing
+	proxy := start(t, settings{Args: []string{"-upstream", replica.Addr}, Env: []string{"SECKILL_LISTEN=127.0.0.1:0," + open}})
+	proxy.Await("Redis can't be asked yet")
+	replica.Restart()
+	proxy.Await(replica.Addr + " is a replica, which refuses writes")
+	for _, text := range []string{"can't be asked yet", "is a replica", "whoever reaches this listener"} {
+		if n := strings.Count(proxy.Log.String(), text); n != 1 {
+			t.Errorf("the log says %d times that %s:\n%s", n, text, proxy.Log)
+		}
+	}
+	if !strings.Contains(proxy.Log.Find("whoever reaches this listener"), open) {
+		t.Errorf("it doesn't name the listener %s:\n%s", open, proxy.Log)
+	}
+
+	strange := start(t, settings{Args: []string{"-upstream", "redis+cluster://" + redistest.Start(t, redistest.Options{}).Addr}})
+	strange.Await("is no node of a cluster: ERR This instance has cluster support disabled")
 }
 
 // TestVersionAndHealth runs the flags that only ask.

@@ -38,6 +38,10 @@ func checkSentinels(t *testing.T, group *redistest.Sentinels) {
 	nobody := sidecartest.FreeAddress(t)
 	url := "redis+sentinel://" + strings.Join(append([]string{nobody}, group.Addrs...), ",") + "/"
 	master := group.Master().Addr
+	p := sidecartest.Run(t, settings{Args: []string{"-check", "-upstream", group.Addrs[0]}})
+	if code := p.ExitCode(); code != 1 || !strings.Contains(p.Log.String(), group.Addrs[0]+" is a sentinel: want redis+sentinel://"+group.Addrs[0]+"/master") {
+		t.Errorf("a sentinel as Redis: exit code %d, output:\n%s", code, p.Log)
+	}
 	for name, expected := range map[string]struct {
 		code int
 		says []string
@@ -48,7 +52,7 @@ func checkSentinels(t *testing.T, group *redistest.Sentinels) {
 		}},
 		"another": {1, []string{
 			"\nsentinel: " + group.Addrs[0] + ": ERR No such master with that name\n",
-			"\nseckill-proxy: upstream: " + down + "the master another: no sentinel names it: ",
+			"\nseckill-proxy: upstream: " + down + "the master another: no sentinel knows it: ",
 		}},
 	} {
 		p := sidecartest.Run(t, settings{Args: []string{"-check", "-upstream", url + name}})

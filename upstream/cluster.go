@@ -38,6 +38,7 @@ type Cluster struct {
 	table   known[CommandTable]
 
 	mu          sync.Mutex
+	layout      *layout         // what a node said last, nil before
 	moved       map[int]*Target // by MOVED since the refresh under way began
 	mapAsker    asker
 	tableAsker  asker
@@ -138,6 +139,7 @@ func (c *Cluster) Moved(slot int, addr string, as Profile) {
 			addr = net.JoinHostPort(host, port)
 		}
 		if target := c.nodes.get(addr); target != before {
+			target.restore()
 			moved := map[int]*Target{slot: target}
 			c.current.Store(m.with(moved))
 			if c.moved != nil {
@@ -220,7 +222,7 @@ func (c *Cluster) refresh(ctx context.Context, wanted bool) (changed bool) {
 	}
 	if missed {
 		err := c.askTable(ctx, forTable.id)
-		if isDenial(err) {
+		if IsDenial(err) {
 			err = c.askTable(ctx, forMap.id)
 		}
 		c.log("the commands of the cluster couldn't be asked for again", err)

@@ -47,8 +47,16 @@ func (c *Cluster) askMap(ctx context.Context, id Identity) error {
 		served[slot] = targets[address]
 	}
 	// What a MOVED said meanwhile is newer, or as new.
-	if m := newSlotMap(&served).with(moved); !m.equal(c.current.Load()) {
+	before, m := c.current.Load(), newSlotMap(&served).with(moved)
+	if !m.equal(before) {
 		c.current.Store(m)
+	}
+	if c.layout != nil {
+		c.retireReplaced(before, m)
+	}
+	c.layout = found
+	for _, master := range m.Masters() {
+		master.restore()
 	}
 	return nil
 }
@@ -75,7 +83,7 @@ func (a *asker) learn(id Identity, err error) {
 	switch {
 	case err == nil:
 		*a = asker{allowed: true, id: id}
-	case isDenial(err) && a.id == id:
+	case IsDenial(err) && a.id == id:
 		*a = asker{}
 	}
 }
@@ -133,14 +141,39 @@ func (c *Cluster) ask(ctx context.Context, id Identity, hint string, take func(r
 			if a.err == nil {
 				return nil
 			}
-			if isDenial(a.err) {
+			if IsDenial(a.err) {
 				return explained(a.err)
 			}
-			failures = append(failures, fmt.Errorf("%s: %w", a.from.Address(), a.err))
+			failures = append(failures, noNode(command[0], a.from.Address(), a.err))
 			another()
 		}
 	}
 	return clusterDown(ctx, failures)
+}
+
+// noNode is the error of a server that didn't answer a command as a node of a
+// cluster does.
+func noNode(command, address string, err error) error {
+	for _, said := range []string{"This instance has cluster support disabled", "unknown command"} {
+		if command == "CLUSTER" && redis.HasErrorPrefix(err, said) {
+			return strangerError{address, err}
+		}
+	}
+	return locatedAt(address, err)
+}
+
+// strangerError is of a server that belongs to no cluster.
+type strangerError struct {
+	address string
+	said    error
+}
+
+// IsStranger reports an error that says of a server that should be a node of a
+// cluster that it isn't.
+func IsStranger(err error) bool { return errors.As(err, new(strangerError)) }
+
+func (e strangerError) Error() string {
+	return e.address + " is no node of a cluster: " + e.said.Error()
 }
 
 // clusterDown is the error when no node answered; of the nodes' own errors it has
@@ -149,7 +182,10 @@ func clusterDown(ctx context.Context, failures []error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%w: no node of the cluster has answered: %w", ErrDown, ctx.Err())
 	}
-	return fmt.Errorf("%w: no node of the cluster answers: %w", ErrDown, errors.Join(failures[:min(len(failures), 3)]...))
+	if !slices.ContainsFunc(failures, func(err error) bool { return !IsStranger(err) }) {
+		return fmt.Errorf("%w: %w", ErrDown, several(failures))
+	}
+	return fmt.Errorf("%w: no node of the cluster answers: %w", ErrDown, several(failures))
 }
 
 // ask sends a command on a connection made for it, and returns the reply as
@@ -166,14 +202,7 @@ func (t *Target) ask(ctx context.Context, id Identity, command ...string) (any, 
 	if err := t.introduce(ctx, conn, Profile{Identity: id, Protocol: 2}); err != nil {
 		return nil, err
 	}
-	words := make([][]byte, len(command))
-	for i, word := range command {
-		words[i] = []byte(word)
-	}
-	if _, err := conn.Write(resp.AppendCommand(nil, words)); err != nil {
-		return nil, err
-	}
-	return readReply(bufio.NewReaderSize(conn, 16<<10), replyDepth)
+	return call(conn, command...)
 }
 
 const (
@@ -225,8 +254,9 @@ func readReply(rd *bufio.Reader, depth int) (any, error) {
 // denials are the errors with which Redis turns an identity away.
 var denials = []string{"NOPERM ", "NOAUTH ", "WRONGPASS "}
 
-// isDenial reports an error that says that an identity may not ask.
-func isDenial(err error) bool {
+// IsDenial reports an error with which Redis says that an identity may not ask,
+// or that there has to be one.
+func IsDenial(err error) bool {
 	return slices.ContainsFunc(denials, func(prefix string) bool { return redis.HasErrorPrefix(err, prefix) })
 }
 
@@ -266,12 +296,12 @@ func (c *Cluster) reach(ctx context.Context) (net.Conn, error) {
 		if err == nil {
 			return conn, nil
 		}
-		failures = append(failures, err)
+		failures = append(failures, bare(err))
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return nil, errors.Join(failures[:min(len(failures), 3)]...)
+	return nil, several(failures)
 }
 
 // tryOne connects to one of several nodes. Unless it is the last, it takes no

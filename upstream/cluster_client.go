@@ -64,6 +64,7 @@ func (c *Cluster) Client(id Identity) *redis.ClusterClient {
 // nodeClient makes the part of a cluster's client that talks to one node.
 func (c *Cluster) nodeClient(opt *redis.Options, as Profile) *redis.Client {
 	address := cmp.Or(opt.NodeAddress, opt.Addr) // Addr lacks the host where that is a loopback address
+	opt.Addr = address                           // what the log calls it
 	opt.Dialer = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		conn, err := c.Node(address).dialPatiently(ctx, as)
 		if err != nil {

@@ -72,7 +72,7 @@ func (k *known[T]) failed(id Identity, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	f := failure{err, time.Now().Add(failureFor)}
-	if !isDenial(err) {
+	if !IsDenial(err) {
 		k.down = f
 		return
 	}

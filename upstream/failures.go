@@ -3,7 +3,9 @@ package upstream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -57,3 +59,58 @@ func (f failures) note(err error) {
 	}
 	f.log.Warn("a SECKILL or LOCK command failed", zap.Error(err))
 }
+
+// downError says that no connection could be had to the server at an address.
+type downError struct {
+	address string
+	cause   error
+}
+
+// downAt returns a downError. Where err is that already, it stays as it is.
+func downAt(address string, err error) error {
+	var down downError
+	if errors.As(err, &down) && down.address == address {
+		return err
+	}
+	return downError{address, err}
+}
+
+func (e downError) Error() string { return fmt.Sprintf("%v at %s: %v", ErrDown, e.address, e.cause) }
+
+// Unwrap makes it an ErrDown.
+func (e downError) Unwrap() []error { return []error{ErrDown, e.cause} }
+
+// bare returns a downError without its beginning, for those who begin so
+// themselves.
+func bare(err error) error {
+	var down downError
+	if errors.As(err, &down) {
+		return locatedAt(down.address, down.cause)
+	}
+	return err
+}
+
+// locatedAt says where an error is from, unless it does so itself.
+func locatedAt(address string, err error) error {
+	if strings.Contains(err.Error(), address) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", address, err)
+}
+
+// severalError is several errors in one line.
+type severalError struct{ errs []error }
+
+// several makes an error of the first few of many.
+func several(errs []error) error { return &severalError{errs[:min(len(errs), 3)]} }
+
+func (s *severalError) Error() string {
+	var texts []string
+	for _, err := range s.errs {
+		texts = append(texts, err.Error())
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap returns them.
+func (s *severalError) Unwrap() []error { return s.errs }

@@ -113,9 +113,18 @@ func (m *Mux) Stuck() bool {
 	if m.target.redisPaused() {
 		return true
 	}
+	return m.Waits() > flightMax
+}
+
+// Waits returns for how long Redis has left unanswered what was sent, 0 when it is
+// all answered.
+func (m *Mux) Waits() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.flights) > 0 && time.Since(m.flights[0].at) > flightMax
+	if len(m.flights) == 0 {
+		return 0
+	}
+	return time.Since(m.flights[0].at)
 }
 
 // Idle reports whether nobody waits for a reply.
@@ -204,6 +213,7 @@ func (m *Mux) usable(ctx context.Context) error {
 			if err == nil && !m.as.Identity.Known {
 				if barred, err = m.target.barred(ctx, conn); err != nil {
 					conn.Close()
+					err = downAt(m.target.Address(), err)
 				}
 			}
 			m.mu.Lock()

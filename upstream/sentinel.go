@@ -52,9 +52,9 @@ type Sentinel struct {
 	known   chan struct{}  // closed when there is a master
 	tried   chan struct{}  // closed when there is one, or each sentinel was asked
 
-	mu     sync.Mutex
-	rank   int64 // of the answer that the target is at; -1 for none yet
-	silent bool  // the log says that no sentinel answers
+	mu      sync.Mutex
+	rank    int64  // of the answer that the target is at; -1 for none yet
+	trouble string // what the log says of sentinels that all don't help; "" when one does
 }
 
 // asked is one sentinel.
@@ -77,6 +77,19 @@ type SentinelAnswer struct {
 	// names the replica that it promoted, even if that died meanwhile and the
 	// others have a newer configuration, whose epoch it shows.
 	settled bool
+}
+
+// String is a line of -check.
+func (a SentinelAnswer) String() string {
+	switch {
+	case a.Err == nil:
+		return a.Sentinel + " names " + a.Master
+	case redis.HasErrorPrefix(a.Err, "unknown command"):
+		return fmt.Sprintf("%s is no sentinel: %v", a.Sentinel, a.Err)
+	case IsDenial(a.Err):
+		return fmt.Sprintf("%s: %v; upstream.sentinel_user and upstream.sentinel_password are for the sentinels", a.Sentinel, a.Err)
+	}
+	return fmt.Sprintf("%s: %v", a.Sentinel, a.Err)
 }
 
 // rank orders answers by how new they are.
@@ -195,16 +208,43 @@ func (s *Sentinel) await(ctx context.Context) error {
 func (s *Sentinel) unknown() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var why []string
+	return fmt.Errorf("%s: %s", s.verdict("it"), s.excuses())
+}
+
+// verdict says what sentinels have in common that all don't name the master. It is
+// called with the lock held.
+func (s *Sentinel) verdict(master string) string {
+	said, strange := 0, 0
+	for _, a := range s.asked {
+		var answered redis.Error
+		if a.answer != nil && errors.As(a.answer.Err, &answered) {
+			said++
+			if !redis.HasErrorPrefix(answered, "No such master") {
+				strange++
+			}
+		}
+	}
+	switch {
+	case said == 0:
+		return "no sentinel answers"
+	case strange == 0:
+		return "no sentinel knows " + master
+	}
+	return "no sentinel names " + master
+}
+
+// excuses are what the sentinels said instead. It is called with the lock held.
+func (s *Sentinel) excuses() string {
+	var each []string
 	for _, a := range s.asked {
 		switch {
 		case a.answer == nil:
-			why = append(why, a.address+": no answer yet")
+			each = append(each, a.address+": no answer yet")
 		case a.answer.Err != nil:
-			why = append(why, fmt.Sprintf("%s: %v", a.address, a.answer.Err))
+			each = append(each, a.answer.String())
 		}
 	}
-	return fmt.Errorf("no sentinel names it: %s", strings.Join(why, "; "))
+	return strings.Join(each, "; ")
 }
 
 // keepAsking asks one sentinel again and again until ctx ends.
@@ -242,7 +282,9 @@ func idle(ctx context.Context, d time.Duration, sooner <-chan struct{}) bool {
 func (s *Sentinel) ask(ctx context.Context, a *asked) SentinelAnswer {
 	ctx, cancel := context.WithTimeout(ctx, s.target.opts.DialTimeout)
 	defer cancel()
-	failed := func(err error) SentinelAnswer { return SentinelAnswer{Sentinel: a.address, Err: err} }
+	failed := func(err error) SentinelAnswer {
+		return SentinelAnswer{Sentinel: a.address, Err: s.target.hint(err)}
+	}
 	details, err := a.client.Master(ctx, s.name).Result()
 	if err != nil {
 		return failed(err)
@@ -273,22 +315,35 @@ func (s *Sentinel) take(a *asked, answer SentinelAnswer) {
 	all := answers+failures == len(s.asked)
 	switch {
 	case answers == 0:
-		if all && !s.silent {
-			s.silent = true
-			s.target.opts.Log.Warn("no sentinel answers: the master that is known stays", zap.String("master", s.name), zap.Error(answer.Err))
+		if all {
+			s.complain()
 		}
 	case s.rank < 0 && 2*answers < len(s.asked) && !all:
 		return // it may be one that was away
 	case best.rank() > s.rank, s.unanimous(best.Master):
 		s.moveTo(best)
 	}
-	if answers > 0 && s.silent {
-		s.silent = false
+	if answers > 0 && s.trouble != "" {
+		s.trouble = ""
 		s.target.opts.Log.Info("sentinels answer again", zap.String("master", s.name))
 	}
 	if all || s.rank >= 0 {
 		once(s.tried)
 	}
+}
+
+// complain logs what is wrong with sentinels that all don't name the master, when
+// it is something else than before. It is called with the lock held.
+func (s *Sentinel) complain() {
+	trouble := s.verdict("the master " + s.name)
+	if trouble == s.trouble {
+		return
+	}
+	s.trouble = trouble
+	if s.rank >= 0 {
+		trouble += ": the one that was named last stays"
+	}
+	s.target.opts.Log.Warn(trouble, zap.String("master", s.name), zap.String("said", s.excuses()))
 }
 
 // newest returns the answer with the newest configuration, of equally new ones the

@@ -438,10 +438,31 @@ func TestNoSentinel(t *testing.T) {
 	gone.stop()
 	target := follow(t, time.Millisecond, Options{Log: zap.New(core)}, strange, gone)
 	_, err := target.Dial(t.Context(), Profile{})
-	for _, part := range []string{"at the master shop: no sentinel names it: ", strange.addr + ": ERR No such master", gone.addr + ": "} {
+	for _, part := range []string{"at the master shop: no sentinel knows it: ", strange.addr + ": ERR No such master", gone.addr + ": "} {
 		if !errors.Is(err, ErrDown) || !strings.Contains(err.Error(), part) {
 			t.Errorf("%v, want %q in it", err, part)
 		}
+	}
+
+	told := func(message, said string) func() bool {
+		return func() bool {
+			for _, entry := range log.FilterMessage(message).All() {
+				if strings.Contains(fmt.Sprint(entry.ContextMap()["said"]), said) {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	eventually(t, "the log says that they don't know it", told("no sentinel knows the master shop", strange.addr+": ERR No such master"))
+
+	// One that is something else says that.
+	strange.mu.Lock()
+	strange.answer.Err = errors.New("ERR unknown command 'SENTINEL'")
+	strange.mu.Unlock()
+	eventually(t, "the log says that it is no sentinel", told("no sentinel names the master shop", strange.addr+" is no sentinel: ERR unknown command"))
+	if log.FilterMessageSnippet("no sentinel answers").Len() > 0 {
+		t.Errorf("the log says of one that answers that it doesn't: %v", log.All())
 	}
 
 	// One that helps later is enough.
@@ -461,7 +482,7 @@ func TestNoSentinel(t *testing.T) {
 	// And what it said is enough when none is there.
 	strange.stop()
 	eventually(t, "the log says that no sentinel answers", func() bool {
-		return log.FilterMessageSnippet("no sentinel answers").Len() == 2 // at first, and now
+		return log.FilterMessage("no sentinel answers: the one that was named last stays").Len() == 1
 	})
 	if !reach() || target.Address() != master {
 		t.Error("the master that was known is left")

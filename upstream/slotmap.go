@@ -44,6 +44,19 @@ func (m *SlotMap) FirstSlot(t *Target) int {
 	return -1
 }
 
+// Unserved returns how many slots no node serves, and the first of them.
+func (m *SlotMap) Unserved() (n, first int) {
+	for slot := range sharding.Slots {
+		if m.owner[slot] == 0 {
+			if n == 0 {
+				first = slot
+			}
+			n++
+		}
+	}
+	return n, first
+}
+
 // newSlotMap makes a map of the masters of all slots, nil for those that aren't
 // served.
 func newSlotMap(served *[sharding.Slots]*Target) *SlotMap {
@@ -107,7 +120,11 @@ func (m *SlotMap) makeRanges() []redis.ClusterSlot {
 type layout struct {
 	masters [sharding.Slots]string // addresses, "" for none
 	nodes   map[string]bool        // the addresses of all, replicas included
+	serving map[string]bool        // those of the masters
 }
+
+// isReplica reports whether a node is a replica.
+func (l *layout) isReplica(address string) bool { return l.nodes[address] && !l.serving[address] }
 
 // errNoSlots is of a node that belongs to no cluster, or to one without slots.
 var errNoSlots = errors.New("it knows of no node that serves slots")
@@ -119,7 +136,7 @@ func parseLayout(reply any, asked string) (*layout, error) {
 	if !ok {
 		return nil, fmt.Errorf("the reply to CLUSTER SLOTS is a %T", reply)
 	}
-	l := &layout{nodes: map[string]bool{}}
+	l := &layout{nodes: map[string]bool{}, serving: map[string]bool{}}
 	for _, entry := range ranges {
 		if err := l.add(entry, asked); err != nil {
 			return nil, fmt.Errorf("the reply to CLUSTER SLOTS: %w", err)
@@ -150,6 +167,7 @@ func (l *layout) add(entry any, asked string) error {
 			l.nodes[address] = true
 		}
 	}
+	l.serving[master] = true
 	for slot := first; slot <= last; slot++ {
 		l.masters[slot] = master
 	}

@@ -4,12 +4,10 @@
 package upstream
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -127,6 +125,15 @@ func (t *Target) Moves() int {
 // notices as if Redis had closed it.
 func (t *Target) drop() { t.where.drop() }
 
+// restore says that the node is a master, after it was retired.
+func (t *Target) restore() {
+	if t.where.restore() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.retryAt, t.backoff = time.Time{}, 0
+	}
+}
+
 // moveTo has the Target mean another server from now on, and ends the connections
 // to the one before. It returns how many there were.
 func (t *Target) moveTo(address string) (ended int) {
@@ -171,7 +178,7 @@ func (t *Target) Dial(ctx context.Context, as Profile) (net.Conn, error) {
 		var refused refusal
 		if errors.As(err, &refused) {
 			// Redis is there; it is this profile that it doesn't take.
-			return nil, fmt.Errorf("%w at %s: %w", ErrDown, t.Address(), err)
+			return nil, downAt(t.Address(), err)
 		}
 		return nil, t.failedAt(address, err)
 	}
@@ -193,6 +200,9 @@ func (t *Target) reached() {
 // paused returns the last failure while its pause lasts. The first caller after
 // the pause may try; the others go on failing until it has succeeded.
 func (t *Target) paused() error {
+	if t.where.isRetired() {
+		return downAt(t.Address(), errRetired)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.failure == nil {
@@ -210,7 +220,7 @@ func (t *Target) paused() error {
 // nothing of the new one.
 func (t *Target) failedAt(address string, err error) error {
 	if address != "" && t.where.at() != address {
-		return fmt.Errorf("%w at %s: %w", ErrDown, address, err)
+		return downAt(address, err)
 	}
 	return t.failed(err)
 }
@@ -221,7 +231,7 @@ func (t *Target) failed(err error) error {
 	defer t.mu.Unlock()
 	t.backoff = min(max(2*t.backoff, t.opts.BackoffMin), t.opts.BackoffMax)
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-		return fmt.Errorf("%w at %s: %w", ErrDown, t.Address(), err) // our fault, not Redis's
+		return downAt(t.Address(), err) // our fault, not Redis's
 	}
 	// Jitter of half the pause: sidecars that lost Redis together don't return
 	// together.
@@ -229,7 +239,7 @@ func (t *Target) failed(err error) error {
 	if t.failure == nil {
 		t.opts.Log.Warn("Redis is lost: commands fail until it is back", zap.String("address", t.Address()), zap.Error(err))
 	}
-	t.failure = fmt.Errorf("%w at %s: %w", ErrDown, t.Address(), err)
+	t.failure = downAt(t.Address(), err)
 	return t.failure
 }
 
@@ -244,6 +254,9 @@ func (t *Target) dialNetwork(ctx context.Context) (net.Conn, error) {
 		if err := t.sentinel.await(ctx); err != nil {
 			return nil, err
 		}
+	}
+	if t.where.isRetired() {
+		return nil, errRetired
 	}
 	var dialer net.Dialer
 	address := t.where.at()
@@ -264,7 +277,7 @@ func (t *Target) introduce(ctx context.Context, conn net.Conn, as Profile) error
 	if err == nil && t.sentinel != nil {
 		err = checkMaster(ctx, conn, as.Protocol)
 	}
-	return err
+	return t.hint(err)
 }
 
 // greet sends the commands that a fresh connection begins with, and waits until
@@ -367,7 +380,7 @@ func (t *Target) barred(ctx context.Context, conn net.Conn) (bool, error) {
 		// Another refusal is of a user who may not send PING.
 		return strings.HasPrefix(string(refused), "NOAUTH"), nil
 	}
-	return false, err
+	return false, t.hint(err)
 }
 
 // dialControl is Dial for the control plane, which go-redis calls when it needs
@@ -396,7 +409,7 @@ func (t *Target) dialControl(ctx context.Context, as Profile) (net.Conn, error) 
 		return nil, refused
 	}
 	t.doubt()
-	return nil, fmt.Errorf("%w at %s: %w", ErrDown, t.Address(), err)
+	return nil, downAt(t.Address(), err)
 }
 
 // Pause notes that Redis was told to pause for a while; 0 ends it.
@@ -416,30 +429,4 @@ func (t *Target) redisPaused() bool {
 		t.pauseEnd.CompareAndSwap(end, nil) // so that the clock isn't asked again
 	}
 	return lasts
-}
-
-// Ping reports whether Redis answers, for readiness and -check. Errors are
-// Redis's own, or wrap ErrDown.
-func (t *Target) Ping(ctx context.Context) error {
-	conn, err := t.Dial(ctx, t.Profile())
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(t.opts.DialTimeout)); err != nil {
-		return err
-	}
-	if _, err := conn.Write([]byte("*1\r\n$4\r\nPING\r\n")); err != nil {
-		return fmt.Errorf("PING: %w", err)
-	}
-	line, err := bufio.NewReader(conn).ReadString('\n')
-	switch {
-	case err != nil:
-		return fmt.Errorf("PING: %w", err)
-	case strings.HasPrefix(line, "-NOAUTH"):
-		return nil // it answers; clients bring their own password
-	case strings.HasPrefix(line, "-"):
-		return errors.New(strings.TrimSpace(line[1:]))
-	}
-	return nil
 }

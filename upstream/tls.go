@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"syscall"
 
@@ -36,9 +37,34 @@ func (t *Target) secure(ctx context.Context, conn net.Conn, address string) (net
 	}
 	if err != nil && !IsRefusal(err) { // who isn't authenticated is refused
 		conn.Close()
+		if brokeOff(err) {
+			return nil, fmt.Errorf("TLS: %w; does the port speak TLS? want redis in place of rediss in the URL if not", err)
+		}
 		return nil, fmt.Errorf("TLS: %w", err)
 	}
 	return secured, nil
+}
+
+// brokeOff reports errors of a handshake that are those of a server without TLS:
+// it waits for the end of a line, or answers without TLS, or hangs up.
+func brokeOff(err error) bool {
+	var header tls.RecordHeaderError
+	var timeout net.Error
+	return errors.As(err, &header) || errors.As(err, &timeout) && timeout.Timeout() || hungUp(err)
+}
+
+// hungUp reports that the other side ended the connection.
+func hungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)
+}
+
+// hint adds to an error of a greeting without TLS that the port may want TLS: such
+// a server hangs up.
+func (t *Target) hint(err error) error {
+	if t.opts.TLS != nil || t.opts.Network != "tcp" || !hungUp(err) {
+		return err
+	}
+	return fmt.Errorf("%w; does the port want TLS? want rediss in place of redis in the URL if so", err)
 }
 
 // pooled lets go-redis see whether a connection with TLS has ended while it was idle,

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"seckill-proxy/internal/rawclient"
 	"seckill-proxy/internal/redistest"
@@ -138,6 +139,7 @@ func TestDrainIsBounded(t *testing.T) {
 	c := proxy.client(2)
 	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 10)
 	want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "alice")
+	connectAll(t, c)
 	between.hold()
 	told := make(chan error, 1)
 	go func() {
@@ -155,6 +157,19 @@ func TestDrainIsBounded(t *testing.T) {
 	}
 }
 
+// connectAll has the sidecar open its connections for scripts: none can be opened
+// while Redis's replies are held.
+func connectAll(t *testing.T, c *redis.Client) {
+	t.Helper()
+	asked, ctx := errgroup.WithContext(t.Context())
+	for range 32 {
+		asked.Go(func() error { return c.Do(ctx, "SECKILL.INFO", "iphone").Err() })
+	}
+	if err := asked.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestLostReply cuts the connection to Redis after the purchase and before its
 // reply: the buyer is told so, and gets the token on asking again.
 func TestLostReply(t *testing.T) {
@@ -165,6 +180,7 @@ func TestLostReply(t *testing.T) {
 	want(t, 200, "CREATED", c, "SECKILL.CREATE", "iphone", 10)
 	want(t, 200, "RESERVED", c, "SECKILL.BUY", "iphone", "alice")
 
+	connectAll(t, c)
 	between.hold()
 	told := make(chan []any, 1)
 	go func() {

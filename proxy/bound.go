@@ -153,6 +153,9 @@ func ofAllNodes(cmd *resp.Command) string {
 // bind opens the transaction at a node and has what was held queued there. On an
 // error, whose text is for the client, nothing is open there.
 func (s *session) bind(at place) error {
+	if l := s.link.Load(); l != nil && at.slot >= 0 && l.target != at.node {
+		s.giveUpID() // nothing else is kept there
+	}
 	if err := s.open(at); err != nil {
 		return err
 	}

@@ -29,6 +29,7 @@ type calls struct {
 	several bool               // it went to other nodes as well
 	asked   []*upstream.Target // the nodes of commands with keys, since the last WAIT
 	tx      *unbound           // a transaction that no node knows of yet
+	merging int                // bytes of replies that are being merged by the session
 
 	mu         sync.Mutex
 	head, tail *entry // submitted and not answered, in the session's order
@@ -250,14 +251,23 @@ func (e *entry) merged() []byte {
 	replies := make([][]byte, len(e.parts))
 	for i := range e.parts {
 		replies[i] = e.parts[i].kept
-		e.parts[i].unkeep()
 	}
-	return e.merge(replies)
+	reply := e.merge(replies)
+	for i := range e.parts { // they count for as long as both are there
+		e.parts[i].unkeep()
+		e.parts[i].kept = nil
+	}
+	return reply
 }
 
 // give adds bytes for the client.
 func (c *calls) give(b []byte) {
 	c.size += len(b)
+	if len(b) > keptBytes {
+		c.flush() // what is before it
+		c.session.out.write(b)
+		return
+	}
 	c.ready = append(c.ready, b...)
 	if len(c.ready) > keptBytes {
 		c.flush()

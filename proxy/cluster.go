@@ -156,8 +156,8 @@ func (s *session) forwardInCluster(way lane, cmd *resp.Command, e effect) error 
 	case r.refuses(cmd):
 		return s.turnDown(cmd, r.refusal)
 	case r.serve != nil:
-		return r.serve(s, cmd)
-	case e.kind == effectMulti && l == nil:
+		return s.serveAtAll(r, cmd)
+	case e.kind == effectMulti && (l == nil || s.keptForID()):
 		return s.openTransaction(cmd, e)
 	}
 	at := s.locate(cmd)
@@ -174,6 +174,8 @@ func (s *session) forwardInCluster(way lane, cmd *resp.Command, e effect) error 
 		return s.own(own, cmd, e, at)
 	case way == own, len(c.plan) == 0 && !r.split && s.shouldPin():
 		return s.own(way, cmd, e, at)
+	case len(c.plan) == 0 && s.muted(): // the mode doesn't change while commands are under way
+		return s.askMuted(way, cmd, r, at)
 	}
 	return s.plan(way, cmd, r, at)
 }
@@ -194,12 +196,64 @@ func (s *session) forwardPinned(l *link, way lane, cmd *resp.Command, r *rule, e
 	case at.slot < 0 || at.node == l.target:
 		at.node = l.target
 		return s.own(way, cmd, e, at)
+	case way == own && s.giveUpID():
+		return s.own(way, cmd, e, at)
+	case way == own && s.watches(at.slot):
+		return s.turnDown(cmd, movingSlot)
 	case e.kind == effectHold && e.hold == holdWatch:
 		return s.turnDown(cmd, crossSlot)
 	case way == own:
 		return s.turnDown(cmd, elsewhere)
 	}
 	return s.askFor(way, s.calls.newEntry(at.node, at.slot, cmd.Raw))
+}
+
+// askMuted sends a command whose reply the client may not want by a shared lane. The
+// session waits for it and decides, as it does with CLIENT REPLY for its own replies.
+func (s *session) askMuted(way lane, cmd *resp.Command, r *rule, at place) error {
+	e := s.split(cmd, r)
+	if e == nil {
+		e = s.calls.newEntry(at.node, at.slot, cmd.Raw)
+	}
+	return s.askFor(way, e)
+}
+
+// muted reports whether the client doesn't want the next reply.
+func (s *session) muted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.mute != replyOn
+}
+
+// keptForID reports whether the session keeps its connection for nothing but its id.
+func (s *session) keptForID() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.keptForID()
+}
+
+// giveUpID closes the session's own connection when the client has only asked for its
+// id, which it reports. It isn't given back: nobody else may be known by that id.
+func (s *session) giveUpID() bool {
+	s.settle()
+	s.mu.Lock()
+	l := s.link.Load()
+	given := l != nil && s.state.keptForID()
+	if given {
+		s.state.held = 0
+	}
+	s.mu.Unlock()
+	if given {
+		l.discard(s)
+	}
+	return given
+}
+
+// watches reports whether the session watches keys of a slot.
+func (s *session) watches(slot int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.held&holdWatch != 0 && s.bound == slot
 }
 
 // sendSubscribed sends a command of a session that may only subscribe. Redis says so,
@@ -214,7 +268,7 @@ func (s *session) sendSubscribed(l *link, way lane, cmd *resp.Command, e effect)
 
 const (
 	crossSlot = "CROSSSLOT Keys in request don't hash to the same slot"
-	elsewhere = "CROSSSLOT this session keeps its connection to one node of the cluster, by WATCH, a subscription, MONITOR or CLIENT ID for instance, " +
+	elsewhere = "CROSSSLOT this session keeps its connection to one node of the cluster, by WATCH, a subscription or MONITOR for instance, " +
 		"and the command needs a connection to another one; use another client connection for it"
 )
 

@@ -92,6 +92,8 @@ func TestAClusterThatChanges(t *testing.T) {
 		}
 	}
 
+	aMasterThatFallsSilent(t, c)
+
 	// A master that dies is followed by its replica.
 	c.nodes.KillMaster(1)
 	eventually(t, "all slots are served again", func() bool {
@@ -120,11 +122,47 @@ func waitsForAllNodes(t *testing.T, c clustered) {
 		replica.Pause()
 		client.Want(ok, append([]string{"MSET"}, mset...)...)
 		client.Want(":0\r\n", "WAIT", "1", "10")
+		client.Send(rawclient.Encode("CLIENT", "REPLY", "SKIP") + rawclient.Encode("SET", mset[2*i], "v"))
+		client.Want(":0\r\n", "WAIT", "1", "10")
 		replica.Resume()
 		client.Want(ok, "SET", mset[2*i], "v")
 		client.Want(":1\r\n", "WAIT", "1", "0")
 	}
 	client.Want("-ERR value is not an integer or out of range\r\n", "WAIT", "x", "0")
+}
+
+// aMasterThatFallsSilent has a master stand still and be replaced: who waits for it is
+// told as soon as another serves, and hears nothing of it when it goes on.
+func aMasterThatFallsSilent(t *testing.T, c clustered) {
+	old := c.nodes.Masters[2]
+	key := "{" + c.keyAt(old, "s") + "}" // the lock of that name is in the same slot
+	client, reserved, locker, late := c.dial(t), c.dial(t), c.dial(t), c.dial(t)
+	wantPrefix(t, locker, replyTo(200, "ACQUIRED"), "LOCK.ACQUIRE", key, "60000", "TOKEN", "t")
+	client.Want(ok, "SET", key, "before")
+	reserved.Want(ok, "WATCH", key)
+	client.Want(":1\r\n", "WAIT", "1", "0")
+	old.Pause()
+	client.SendCommand("SET", key, "after")
+	reserved.SendCommand("SET", key, "after")
+	locker.SendCommand("LOCK.RELEASE", key, "t")
+	for who, waits := range map[string]*rawclient.Conn{"by a shared connection": client, "by one of its own": reserved} {
+		if got := waits.Reply(); !strings.HasPrefix(got, "-UNCERTAIN ") {
+			t.Errorf("SET %s at a silent master: %q", who, got)
+		}
+	}
+	if got := locker.Reply(); !strings.HasPrefix(got, replyTo(202, "UNCERTAIN")) {
+		t.Errorf("LOCK.RELEASE at a silent master: %q", got)
+	}
+	late.Want(rawclient.Bulk("before"), "GET", key)
+	late.Want(ok, "SET", key, "new")
+	eventually(t, "the lock is released at the new master", func() bool {
+		return strings.HasPrefix(locker.Do("LOCK.RELEASE", key, "t"), replyTo(200, "RELEASED"))
+	})
+	old.Resume()
+	c.nodes.Masters[2], c.nodes.Replicas[2][0] = c.nodes.Replicas[2][0], old
+	c.nodes.Settle()
+	client.Want(rawclient.Bulk("new"), "GET", key)
+	late.Want(rawclient.Bulk("new"), "GET", key)
 }
 
 func counterOf(tag string) string { return "{" + tag + "}counter" }

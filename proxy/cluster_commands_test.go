@@ -60,11 +60,14 @@ func TestACluster(t *testing.T) {
 		{"many keys", manyKeys},
 		{"MSET unsplit", msetUnsplit},
 		{"all keys", allKeys},
+		{"SCAN while slots move", scanWhileSlotsMove},
 		{"scripts and functions", scriptsAndFunctions},
 		{"settings and users", settingsAndUsers},
 		{"transactions", transactions},
 		{"WATCH", watchedKeys},
 		{"what is kept on a connection", keptOnAConnection},
+		{"a client that wants no replies", unwantedReplies},
+		{"a client that asked for its id", askedForItsID},
 		{"a client that dies while blocked", diesWhileBlocked},
 		{"subscriptions", subscriptions},
 		{"large commands", largeCommands},
@@ -195,6 +198,70 @@ func allKeys(t *testing.T, c clustered) {
 	}
 	client.Send(send.String() + rawclient.Encode("DBSIZE") + rawclient.Encode("SET", "two", "v") + rawclient.Encode("FLUSHDB") + rawclient.Encode("DBSIZE"))
 	client.Expect(strings.Repeat(ok, len(keys)) + ":1001\r\n" + ok + ok + ":0\r\n")
+}
+
+// scanWhileSlotsMove moves the first slot of each master, by which nobody may know it, in
+// the middle of a SCAN. All keys of other slots are found.
+func scanWhileSlotsMove(t *testing.T, c clustered) {
+	client := c.dial(t)
+	keys := keysOf("key:", 3000)
+	for _, key := range keys {
+		client.SendCommand("SET", key, "v")
+	}
+	client.Expect(strings.Repeat(ok, len(keys)))
+	moved := make(map[int]*redistest.Server) // slots, and where they were
+	move := func(slot int, to *redistest.Server) {
+		c.nodes.MoveSlot(slot, to)
+		client.Do("GET", keyIn(slot)) // the sidecar hears of it
+	}
+	seen := make(map[string]bool)
+	for cursor, first := "0", true; first || cursor != "0"; first = false {
+		reply := decode(t, client.Do("SCAN", cursor, "COUNT", "100")).([]any)
+		cursor = reply[0].(string)
+		for _, key := range reply[1].([]any) {
+			seen[key.(string)] = true
+		}
+		if !first {
+			continue
+		}
+		slots := make([]int, len(c.nodes.Masters))
+		for i, node := range c.nodes.Masters {
+			for c.nodes.OwnerOf(slots[i]) != node {
+				slots[i]++
+			}
+		}
+		for i, slot := range slots {
+			moved[slot] = c.nodes.Masters[i]
+			move(slot, c.nodes.Masters[(i+1)%len(slots)])
+		}
+	}
+	missed := 0
+	for _, key := range keys {
+		if moved[sharding.Slot(key)] == nil && !seen[key] {
+			missed++
+		}
+	}
+	if missed > 0 {
+		t.Errorf("SCAN missed %d keys of slots that never moved", missed)
+	}
+	for slot, back := range moved {
+		move(slot, back)
+	}
+	// A cursor of a node that is gone begins anew.
+	gone := decode(t, client.Do("SCAN", strconv.Itoa(1<<20), "COUNT", "100")).([]any) // no node has the number 0
+	begun := decode(t, client.Do("SCAN", "0", "COUNT", "100")).([]any)
+	if gone[0] != begun[0] {
+		t.Errorf("the cursor of a node that is gone led to %v, a new SCAN to %v", gone[0], begun[0])
+	}
+}
+
+// keyIn returns a key in a slot.
+func keyIn(slot int) string {
+	for i := 0; ; i++ {
+		if key := fmt.Sprint("in", i); sharding.Slot(key) == slot {
+			return key
+		}
+	}
 }
 
 func scriptsAndFunctions(t *testing.T, c clustered) {
@@ -376,6 +443,86 @@ func keptOnAConnection(t *testing.T, c clustered) {
 	named.Want(rawclient.Bulk("me"), "CLIENT", "GETNAME")
 }
 
+// unwantedReplies has clients that want no replies, wherever the keys are: each exchange
+// has what comes after them.
+func unwantedReplies(t *testing.T, c clustered) {
+	off, on, skip := []string{"CLIENT", "REPLY", "OFF"}, []string{"CLIENT", "REPLY", "ON"}, []string{"CLIENT", "REPLY", "SKIP"}
+	multi, exec := []string{"MULTI"}, []string{"EXEC"}
+	for _, node := range c.nodes.Masters {
+		a, list, there := c.keyAt(node, "a"), c.keyAt(node, "list"), c.keyAt(c.another(c.keyAt(node, "a")), "o")
+		set, get := []string{"SET", a, "new"}, []string{"GET", a}
+		value := rawclient.Bulk("new")
+		for name, exchange := range map[string]struct {
+			send [][]string
+			want string
+		}{
+			"off, a transaction":             {[][]string{off, multi, set, exec, on, get}, ok + value},
+			"off, one with a keyless begin":  {[][]string{off, multi, {"PING"}, set, {"PING"}, exec, on, get}, ok + value},
+			"off, one that watches":          {[][]string{off, {"SET", there, "v"}, {"WATCH", a}, {"GET", there}, multi, set, exec, on, get}, ok + value},
+			"off, elsewhere first":           {[][]string{off, {"SET", there, "v"}, multi, {"GET", there}, exec, multi, set, exec, on, get}, ok + value},
+			"off, blocking":                  {[][]string{off, {"RPUSH", list, "x", "y"}, {"BLPOP", list, "1"}, on, {"LRANGE", list, "0", "-1"}}, ok + array("y")},
+			"off, errors":                    {[][]string{off, {"NOSUCH"}, {"INCR", a, "x"}, {"LPUSH", a}, {"MGET", a, there, "x"}, {"DBSIZE"}, set, on, get}, ok + value},
+			"skip, a transaction":            {[][]string{skip, multi, set, exec, get}, queued + "*1\r\n" + ok + value},
+			"skip, blocking":                 {[][]string{{"RPUSH", list, "x"}, skip, {"BLPOP", list, "1"}, set, get}, ":1\r\n" + ok + value},
+			"skip, one of many keys":         {[][]string{skip, {"MSET", a, "1", there, "1"}, set, get}, ok + value},
+			"skip, of all nodes":             {[][]string{skip, {"DBSIZE"}, set, get}, ok + value},
+			"skip, what is refused":          {[][]string{skip, {"READONLY"}, set, get}, ok + value},
+			"skip, WAIT at several":          {[][]string{set, {"SET", there, "v"}, skip, {"WAIT", "0", "0"}, get}, ok + ok + value},
+			"skip twice":                     {[][]string{skip, skip, set, get}, value},
+			"off, RESET":                     {[][]string{off, set, {"RESET"}, get}, "+RESET\r\n" + value},
+			"off, scripts and large values":  {[][]string{off, {"EVAL", "return redis.call('SET', KEYS[1], ARGV[1])", "1", a, strings.Repeat("v", 100<<10)}, {"GET", a}, set, on, get}, ok + value},
+			"off, large ones with an answer": {[][]string{off, {"SET", a, strings.Repeat("v", 100<<10)}, on, {"STRLEN", a}}, ok + ":102400\r\n"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				client := c.dial(t)
+				client.Want(ok, "FLUSHALL")
+				var send strings.Builder
+				for _, command := range exchange.send {
+					send.WriteString(rawclient.Encode(command...))
+				}
+				client.Send(send.String() + rawclient.Encode("PING", "end"))
+				client.Expect(exchange.want + rawclient.Bulk("end"))
+			})
+		}
+	}
+}
+
+// askedForItsID has CLIENT ID keep a session to a node only until it needs another one.
+func askedForItsID(t *testing.T, c clustered) {
+	client := c.dial(t)
+	id := func() string { return wantPrefix(t, client, ":", "CLIENT", "ID") }
+	for _, node := range c.nodes.Masters {
+		key, list := c.keyAt(node, "k"), c.keyAt(node, "list")
+		before := id()
+		client.Want(ok, "SET", key, "v")
+		client.Want(before, "CLIENT", "ID")
+		client.Want(ok, "MULTI")
+		client.Want(queued, "PING")
+		client.Want(queued, "GET", key)
+		client.Want("*2\r\n"+pong+rawclient.Bulk("v"), "EXEC")
+		id()
+		client.Want(":1\r\n", "RPUSH", list, "x")
+		client.Want(array(list, "x"), "BLPOP", list, "1")
+		id()
+		client.Want(ok, "WATCH", key)
+		client.Want(ok, "UNWATCH")
+		client.Want(ok, "SET", key, strings.Repeat("v", 100<<10))
+	}
+	// After RESET the id is nobody's: the connection isn't another session's.
+	client.Want(ok, "CLIENT", "SETNAME", "known")
+	was := strings.Trim(id(), ":\r\n")
+	all := c.direct(t)
+	at := slices.IndexFunc(all, func(node *rawclient.Conn) bool {
+		return strings.Contains(node.Do("CLIENT", "LIST", "ID", was), " name=known ")
+	})
+	if at < 0 {
+		t.Fatalf("no node has a connection with the id %s", was)
+	}
+	client.Want("+RESET\r\n", "RESET")
+	client.Want(pong, "PING")
+	eventually(t, "the connection is closed", func() bool { return all[at].Do("CLIENT", "LIST", "ID", was) == rawclient.Bulk("") })
+}
+
 func diesWhileBlocked(t *testing.T, c clustered) {
 	direct, client := c.direct(t), c.dial(t)
 	for name, end := range map[string]func(*rawclient.Conn){
@@ -528,6 +675,11 @@ func slotOnItsWay(t *testing.T, c clustered) {
 	wantPrefix(t, client, "-TRYAGAIN ", "MGET", here, gone, "elsewhere")
 	client.Want(":1\r\n", "RPUSH", both, "x") // new keys are made where the slot goes
 	client.Want(array(both, "x"), "BLPOP", both, "0")
+	for _, watched := range [][2]string{{gone, here}, {here, gone}} { // whose node differs, but not their slot
+		client.Want(ok, "WATCH", watched[0])
+		client.Want("-TRYAGAIN the slot is moving to another node; the command was not executed\r\n", "WATCH", watched[1])
+		client.Want(ok, "UNWATCH")
+	}
 	client.Want(ok, "WATCH", here)
 	client.Want(ok, "MULTI")
 	client.Want(queued, "GET", here)
@@ -590,4 +742,6 @@ func customCommandsInACluster(t *testing.T, c clustered) {
 		}
 	}
 	wantPrefix(t, client, "*", "COMMAND", "INFO", "SECKILL.BUY", "GET")
+	client.Send(rawclient.Encode("CLIENT", "REPLY", "SKIP") + rawclient.Encode("SECKILL.BUY", "s", "v") + rawclient.Encode("GET", "x"))
+	client.Expect("$1\r\n1\r\n")
 }

@@ -110,7 +110,8 @@ func (c *clusterUpstream) follow(to redirection, ofScript bool, hops int, as ups
 
 const (
 	// tryAgain answers a command that can't follow its slot.
-	tryAgain = "-TRYAGAIN the slot is moving to another node; the command was not executed\r\n"
+	tryAgain   = "-" + movingSlot + "\r\n"
+	movingSlot = "TRYAGAIN the slot is moving to another node; the command was not executed"
 	// circles answers a command that was sent from node to node.
 	circles = "-CLUSTERDOWN the nodes send the command to one another; it was not executed\r\n"
 )

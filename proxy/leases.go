@@ -64,6 +64,16 @@ func (l *leases[V]) acquire(key upstream.Profile) *lease[V] {
 	}}
 }
 
+// values returns all values that are kept.
+func (l *leases[V]) values() (all []V) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, v := range l.kept.Values() {
+		all = append(all, v.value)
+	}
+	return all
+}
+
 // closeIfUnused is called with the lock held.
 func (l *leases[V]) closeIfUnused(v *leased[V]) {
 	if v.evicted && v.users == 0 {

@@ -45,6 +45,7 @@ type link struct {
 	spoilt   bool      // a command of the sidecar's own was refused
 	leaving  bool      // Redis was told that no more commands will come
 	ending   bool      // the connection is gone, and the client is being told
+	look     look      // of watchSilence
 	quiet    int64     // replies to the sidecar's own commands among received, not answered
 	detour   bool      // the session doesn't care which database it is in
 	listens  bool      // to errors that say where to go instead: the session is in a cluster
@@ -86,7 +87,7 @@ func (l *link) attach(s *session) bool {
 	if l.gone {
 		return false
 	}
-	l.session = s
+	l.session, l.look = s, look{}
 	l.listens = s.calls != nil
 	s.link.Store(l)
 	return true
@@ -287,7 +288,7 @@ func (l *link) settle(s *session) {
 // which it reports; then the link has to be put back into the pool. It is called
 // with session.mu held.
 func (l *link) releaseIfFree(s *session) bool {
-	if l.answered < l.sent || l.spoilt || l.leaving || s.attaching || s.state.pinned() || s.link.Load() != l {
+	if l.answered < l.sent || l.spoilt || l.leaving || s.attaching || l.needed(&s.state) || s.link.Load() != l {
 		return false
 	}
 	if !l.detour {
@@ -295,6 +296,16 @@ func (l *link) releaseIfFree(s *session) bool {
 	}
 	l.detach(s)
 	return true
+}
+
+// needed reports whether the session can't do without the link. In a cluster its
+// commands go to many nodes, and the session itself drops the replies that the client
+// doesn't want.
+func (l *link) needed(state *state) bool {
+	if l.listens {
+		return state.kept()
+	}
+	return state.pinned()
 }
 
 // end tells the session that its link is gone. A client whose session stood on
@@ -305,10 +316,7 @@ func (l *link) end(s *session, faulty bool) {
 	s.mu.Lock()
 	l.ending = true
 	lost := l.sent - l.answered - l.quiet
-	if l.leaving || s.state.opaque || s.state.mute != replyOn {
-		lost = 0 // the client has hung up, and Redis has closed; or what is owed can't be told, or isn't wanted
-	}
-	fatal := faulty || l.leaving || l.torn || s.state.pinned()
+	fatal := faulty || l.leaving || l.torn || l.needed(&s.state)
 	for _, w := range l.waiting {
 		if w.quiet {
 			lost--
@@ -324,6 +332,13 @@ func (l *link) end(s *session, faulty bool) {
 	}
 	if fatal {
 		s.broken.Store(true)
+	}
+	skips := lost > 0 && s.state.mute == replySkipNext
+	if l.leaving || s.state.opaque || s.state.mute != replyOn {
+		lost = 0 // the client has hung up, and Redis has closed; or what is owed can't be told, or isn't wanted
+	}
+	if skips {
+		s.state.mute = replyOn // what was to be skipped was the lost reply
 	}
 	s.mu.Unlock()
 	if lost > 0 && !l.torn {
@@ -390,7 +405,7 @@ func (l *link) asked(state *state, kind byte) bool {
 	w := l.next()
 	subscribes := w != nil && (w.kind == effectSubscribe || w.kind == effectUnsubscribe)
 	// One that knows its id may be where another's invalidations are redirected to.
-	return state.Protocol == 3 && (subscribes || state.waitsForMessages() || state.held&(holdTracking|holdConnection) != 0)
+	return state.Protocol == 3 && (subscribes || state.waitsForMessages() || state.held&(holdTracking|holdConnection|holdID) != 0)
 }
 
 // begin decides, on the first byte of a reply, what has to be kept of it.
@@ -439,7 +454,7 @@ func (l *link) ended(s *session, out []byte) []byte {
 			return l.pass(w, out)
 		}
 	}
-	skipped := s.state.mute == replySkipNext && kind != effectSetup
+	skipped := s.state.mute == replySkipNext && kind != effectSetup && (w == nil || !w.quiet)
 	left := effect{}
 	switch kind {
 	case effectSetup:

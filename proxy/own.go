@@ -69,8 +69,11 @@ func (s *session) heard(way lane, at place, hops int) (to redirection, done bool
 		return to, true
 	}
 	to, refusal := s.server.cluster.follow(to, way == scripts, hops, s.profile())
-	if refusal == "" && s.link.Load() != nil {
+	if refusal == "" && s.link.Load() != nil && !s.giveUpID() {
 		refusal = "-" + elsewhere + "\r\n"
+		if s.watches(to.slot) {
+			refusal = tryAgain
+		}
 	}
 	if refusal != "" {
 		s.answerRaw([]byte(refusal))

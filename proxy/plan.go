@@ -108,12 +108,29 @@ func (s *session) ask(way lane, nodes []*upstream.Target, command []byte) ([][]b
 	if err := s.await(way, e); err != nil {
 		return nil, err
 	}
+	for _, reply := range replies {
+		s.out.hold(len(reply))
+		s.calls.merging += len(reply)
+	}
 	return replies, nil
+}
+
+// serveAtAll serves a command that concerns more than the node of a key. What the nodes
+// say counts as kept for the client until the one reply is made of it.
+func (s *session) serveAtAll(r *rule, cmd *resp.Command) error {
+	defer func() {
+		s.out.unhold(s.calls.merging)
+		s.calls.merging = 0
+	}()
+	return r.serve(s, cmd)
 }
 
 // askFor sends a command in parts, waits, and answers it. So its reply doesn't meet
 // what comes by the session's own connection meanwhile.
 func (s *session) askFor(way lane, e *entry) error {
+	for i := range e.parts {
+		s.calls.written(e.parts[i].node)
+	}
 	var reply []byte
 	merge := e.merge
 	e.merge = func(all [][]byte) []byte {

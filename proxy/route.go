@@ -359,7 +359,9 @@ func clientEffect(cmd *resp.Command) effect {
 		return effect{kind: effectHold, hold: holdTracking}
 	case "REPLY":
 		return replyEffect(cmd)
-	case "ID", "INFO", "NO-EVICT", "NO-TOUCH", "CAPA":
+	case "ID", "INFO":
+		return effect{kind: effectHold, hold: holdID}
+	case "NO-EVICT", "NO-TOUCH", "CAPA":
 		return effect{kind: effectHold, hold: holdConnection}
 	case "PAUSE":
 		return pauseEffect(cmd)

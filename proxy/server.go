@@ -75,6 +75,7 @@ type Server struct {
 	listeners []net.Listener
 	sessions  map[*session]struct{}
 	running   sync.WaitGroup // sessions
+	watching  sync.WaitGroup // watchSilence
 }
 
 // backend is a commands.Backend and the client it works with.
@@ -118,6 +119,9 @@ func New(limits Limits, to Upstream, table *commands.Table,
 	}
 	s.strangers = newStrangerLog(log)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	if s.cluster != nil {
+		s.watching.Go(s.watchSilence)
+	}
 	return s
 }
 
@@ -220,6 +224,7 @@ func (s *Server) Shutdown(ctx context.Context) {
 	}
 	s.cancel()
 	<-ended
+	s.watching.Wait()
 	s.backends.closeAll()
 	s.lanes.closeAll()
 	if s.cluster != nil {

@@ -398,7 +398,13 @@ func (s *session) forward(cmd *resp.Command) error {
 		return errEnded
 	}
 	if s.calls != nil {
-		return s.forwardInCluster(way, cmd, e)
+		if err := s.forwardInCluster(way, cmd, e); err != nil {
+			return err
+		}
+		if e.kind == effectReset && cmd.Count == 1 {
+			s.giveUpID()
+		}
+		return nil
 	}
 	if way == own || s.link.Load() != nil || s.shouldPin() {
 		return s.sendAlone(cmd, e)

@@ -130,8 +130,19 @@ func joinArrays(parts []*part, replies [][]byte) []byte {
 			elements[at], rest = rest[:length], rest[length:]
 		}
 	}
-	return append(redcon.AppendArray(nil, count), bytes.Join(elements, nil)...)
+	size := headMax
+	for _, e := range elements {
+		size += len(e)
+	}
+	joined := redcon.AppendArray(make([]byte, 0, size), count)
+	for _, e := range elements {
+		joined = append(joined, e...)
+	}
+	return joined
 }
+
+// headMax is more than the first line of an array is long.
+const headMax = 32
 
 // mismatched answers when nodes say what can't be put together.
 var mismatched = []byte("-ERR the nodes of the cluster gave replies that can't be put together; what was to be done may have been done\r\n")

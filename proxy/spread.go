@@ -2,16 +2,19 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
+	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/tidwall/redcon"
 
 	"seckill-proxy/commands"
 	"seckill-proxy/internal/resp"
-	"seckill-proxy/sharding"
 	"seckill-proxy/upstream"
 )
 
@@ -55,6 +58,15 @@ func (s *session) askMasters(way lane, command []byte) ([][]byte, error) {
 // masters returns the masters of the cluster. Where they aren't known, the client is
 // told why, and there are none.
 func (s *session) masters() []*upstream.Target {
+	if m := s.slotMap(); m != nil {
+		return m.Masters()
+	}
+	return nil
+}
+
+// slotMap returns the map of the cluster, with a master at least. Where there is none,
+// the client is told why.
+func (s *session) slotMap() *upstream.SlotMap {
 	if s.profile().Identity.Stranger {
 		s.answer(errNoAuth)
 		return nil
@@ -70,7 +82,7 @@ func (s *session) masters() []*upstream.Target {
 	case len(m.Masters()) == 0:
 		s.answer(commands.Error("CLUSTERDOWN Hash slot not served"))
 	default:
-		return m.Masters()
+		return m
 	}
 	return nil
 }
@@ -208,34 +220,70 @@ func (s *session) randomKey(cmd *resp.Command) error {
 	return nil
 }
 
-// scan serves SCAN: one master after the other. What a client has as its cursor is
-// the node's, and behind it, in cursorBits, the first slot of the node. A SCAN during
-// which slots move may miss keys, as it may when it is made of each node directly.
+// scan serves SCAN: one master after the other, in scanOrder. What a client has as its
+// cursor is the node's, and behind it, in cursorBits, the number of the node: a node's
+// cursor means nothing to another one. Slots that move meanwhile don't matter to the keys
+// of others; what moves may be missed or come twice, as it may when a SCAN is made of each
+// node directly.
 func (s *session) scan(cmd *resp.Command) error {
 	s.settle()
-	masters := s.masters()
-	if masters == nil {
+	m := s.slotMap()
+	if m == nil {
 		return nil
 	}
-	m, _ := s.server.cluster.Map(s.ctx, s.profile())
-	node, raw := masters[0], cmd.Raw
+	order := scanOrder(m.Masters())
+	at, raw := 0, cmd.Raw
 	if cursor, ok := scanCursor(cmd); ok && cursor > 0 {
-		if master := m.Master(int(cursor % sharding.Slots)); master != nil {
-			node = master
+		at = slices.IndexFunc(order, func(n numbered) bool { return n.number == cursor%(1<<cursorBits) })
+		cursor >>= cursorBits
+		if at < 0 {
+			// The node is no master any more. One that has taken its keys over may
+			// stand before it, so all begins anew: keys come twice, none is missed.
+			at, cursor = 0, 0
 		}
 		args := append([][]byte(nil), cmd.Args...)
-		args[1] = strconv.AppendUint(nil, cursor>>cursorBits, 10)
+		args[1] = strconv.AppendUint(nil, cursor, 10)
 		raw = resp.AppendCommand(nil, args)
 	}
-	replies, err := s.ask(shared, []*upstream.Target{node}, raw)
+	replies, err := s.ask(shared, []*upstream.Target{order[at].node}, raw)
 	if err != nil {
 		return err
 	}
-	s.answerRaw(nextCursor(replies[0], m, node))
+	s.answerRaw(nextCursor(replies[0], order, at))
 	return nil
 }
 
-// cursorBits are enough for a slot.
+// numbered is a master and its number in the cursors of SCAN.
+type numbered struct {
+	node   *upstream.Target
+	number uint64
+}
+
+// scanOrder returns masters in the order in which a SCAN goes through them. Their
+// numbers, from 1 to 1<<cursorBits-1, come of their addresses: they stay when slots
+// move, and are the same at all sidecars. Of those with the same, one gets the next.
+func scanOrder(masters []*upstream.Target) []numbered {
+	const most = 1<<cursorBits - 1
+	order := make([]numbered, len(masters))
+	for i, node := range masters {
+		hash := fnv.New32a()
+		_, _ = hash.Write([]byte(node.Address()))
+		order[i] = numbered{node, 1 + uint64(hash.Sum32())%most}
+	}
+	slices.SortFunc(order, func(a, b numbered) int {
+		return cmp.Or(cmp.Compare(a.number, b.number), strings.Compare(a.node.Address(), b.node.Address()))
+	})
+	for i := 1; i < len(order); i++ {
+		order[i].number = max(order[i].number, order[i-1].number+1)
+	}
+	for i := range order { // none goes over the end
+		order[i].number = min(order[i].number, uint64(most-(len(order)-1-i)))
+	}
+	return order
+}
+
+// cursorBits are enough for the numbers of as many nodes as a cluster can have, and leave
+// those of a node's cursor.
 const cursorBits = 14
 
 // scanCursor returns the cursor of a SCAN; false where Redis will say that it is none.
@@ -248,7 +296,7 @@ func scanCursor(cmd *resp.Command) (uint64, bool) {
 }
 
 // nextCursor puts the node, or the next one, into the cursor of SCAN's reply.
-func nextCursor(reply []byte, m *upstream.SlotMap, node *upstream.Target) []byte {
+func nextCursor(reply []byte, order []numbered, at int) []byte {
 	elements, ok := elementsOf(reply)
 	if !ok || len(elements) != 2 {
 		return reply
@@ -261,37 +309,33 @@ func nextCursor(reply []byte, m *upstream.SlotMap, node *upstream.Target) []byte
 	if err != nil || cursor>>(64-cursorBits) > 0 {
 		return mismatched
 	}
-	slot := m.FirstSlot(node)
-	if cursor == 0 {
-		slot = slotOfNext(m, slot)
+	next := uint64(0)
+	switch {
+	case cursor > 0:
+		next = cursor<<cursorBits | order[at].number
+	case at+1 < len(order):
+		next = order[at+1].number
 	}
-	next := cursor<<cursorBits | uint64(slot)
 	out := redcon.AppendBulkString(redcon.AppendArray(nil, 2), strconv.FormatUint(next, 10))
 	return append(out, elements[1]...)
-}
-
-// slotOfNext returns the first slot of the master that comes after the one whose first
-// slot it is given, 0 after the last.
-func slotOfNext(m *upstream.SlotMap, slot int) int {
-	for _, master := range m.Masters() {
-		if first := m.FirstSlot(master); first > slot {
-			return first
-		}
-	}
-	return 0
 }
 
 // pause serves CLIENT PAUSE and UNPAUSE, and has the lanes to all nodes known for
 // stuck meanwhile.
 func (s *session) pause(cmd *resp.Command) error {
-	replies, err := s.askMasters(shared, cmd.Raw)
-	if err != nil || replies == nil {
+	s.settle()
+	masters := s.masters()
+	if masters == nil {
+		return nil
+	}
+	replies, err := s.ask(shared, masters, cmd.Raw)
+	if err != nil {
 		return err
 	}
 	reply := firstError(replies)
 	if reply == nil {
 		reply = replies[0]
-		for _, master := range s.masters() {
+		for _, master := range masters {
 			master.Pause(clientEffect(cmd).pause)
 		}
 	}

@@ -54,14 +54,20 @@ type hold byte
 const (
 	holdWatch      hold = 1 << iota // keys are watched
 	holdTracking                    // invalidations may come
-	holdConnection                  // the client knows the connection, or made it special
+	holdConnection                  // the client made the connection special, or may have
+	holdID                          // the client knows it by its id
 )
 
 // pinned reports whether the session needs the connection that it has: Redis
-// keeps something there that a shared connection can't have.
-func (s *state) pinned() bool {
-	return s.multi || s.held != 0 || s.mute != replyOn || s.waitsForMessages()
-}
+// keeps something there that a shared connection can't have, or the replies that
+// come by it have to be dropped.
+func (s *state) pinned() bool { return s.mute != replyOn || s.kept() }
+
+// kept reports whether Redis keeps something on the session's own connection.
+func (s *state) kept() bool { return s.multi || s.held != 0 || s.waitsForMessages() }
+
+// keptForID reports whether that is nothing but the id that the client knows.
+func (s *state) keptForID() bool { return s.held == holdID && !s.multi && !s.waitsForMessages() }
 
 // inSubscribedMode reports the mode in which RESP2 allows only subscribing,
 // PING, QUIT and RESET, and arrays may be messages.
@@ -191,7 +197,7 @@ func (s *state) apply(e effect, target *upstream.Target) {
 		s.held &^= holdWatch
 	case effectReset:
 		profile, _ := target.AfterReset()
-		*s = state{Profile: profile, held: s.held & holdConnection}
+		*s = state{Profile: profile, held: s.held & (holdConnection | holdID)}
 	case effectAuth:
 		s.becomes(e.identity, target)
 	case effectHello:

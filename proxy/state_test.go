@@ -112,7 +112,7 @@ func TestStateTransitions(t *testing.T) {
 		{"MONITOR", []transition{{"MONITOR", okReply}}, with(func(s *state) { s.monitoring = true }), true},
 		{"CLIENT TRACKING", []transition{{"CLIENT TRACKING ON", okReply}}, with(func(s *state) { s.held = holdTracking }), true},
 		{"CLIENT TRACKING OFF", []transition{{"CLIENT TRACKING ON", okReply}, {"CLIENT TRACKING OFF", okReply}}, fresh, false},
-		{"CLIENT ID", []transition{{"CLIENT ID", ":7\r\n"}}, with(func(s *state) { s.held = holdConnection }), true},
+		{"CLIENT ID", []transition{{"CLIENT ID", ":7\r\n"}}, with(func(s *state) { s.held = holdID }), true},
 		{"CLIENT REPLY OFF", []transition{{"CLIENT REPLY OFF", okReply}}, with(func(s *state) { s.mute = replyOff }), true},
 		{"CLIENT REPLY ON", []transition{{"CLIENT REPLY OFF", okReply}, {"CLIENT REPLY ON", okReply}}, fresh, false},
 		{"CLIENT REPLY SKIP while OFF", []transition{{"CLIENT REPLY OFF", okReply}, {"CLIENT REPLY SKIP", okReply}},
@@ -123,7 +123,7 @@ func TestStateTransitions(t *testing.T) {
 		{"RESET", []transition{{"HELLO 3 AUTH alice pw", "%0\r\n"}, {"SELECT 3", okReply}, {"CLIENT SETNAME n", okReply}, {"WATCH k", okReply},
 			{"MULTI", okReply}, {"RESET", "+RESET\r\n"}}, fresh, false},
 		{"RESET keeps who the connection is", []transition{{"CLIENT ID", ":7\r\n"}, {"RESET", "+RESET\r\n"}},
-			with(func(s *state) { s.held = holdConnection }), true},
+			with(func(s *state) { s.held = holdID }), true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := play(t, target, test.steps)

@@ -43,7 +43,7 @@ if s.mine then
   end
   redis.call('HSET', record, 'depth', depth, 'ttl_ms', whole(want.ttl))
   if want.mode == 'exclusive' then
-    redis.call('PEXPIRE', record, whole(want.ttl))
+    redis.call('PEXPIRE', record, whole(want.ttl + SPARE_MS))
     redis.call('SET', lock, want.token, 'PX', whole(want.ttl))
   else
     write_share(want.token, s.fence, depth, s.since, want.ttl)

@@ -22,6 +22,7 @@ func TestOnACluster(t *testing.T) {
 	t.Run("all operations", func(t *testing.T) { onAllMasters(t, c) })
 	t.Run("another sidecar is woken", func(t *testing.T) { wokenAtAnyMaster(t, c) })
 	t.Run("several locks", func(t *testing.T) { severalSlots(t, c) })
+	t.Run("several locks, given back later", func(t *testing.T) { givenBackLater(t, c) })
 	t.Run("nobody waits for another", func(t *testing.T) { philosophers(t, c.Client(t)) })
 	t.Run("a slot that is half moved", func(t *testing.T) { halfMoved(t, c) })
 	t.Run("masters that go", func(t *testing.T) { mastersThatGo(t, c) })
@@ -194,18 +195,31 @@ func halfMoved(t *testing.T, c *redistest.Cluster) {
 	var ties Ties
 	const ttl = time.Second
 	held := keepFor(t, l, &ties, name, "", ttl, 0)
+	var leaving Ties
+	stuck, free := "{"+DefaultOptions().Prefix+name+"}", []string{nameAt(c, 0, 1), nameAt(c, 1, 0), nameAt(c, 2, 0)}
+	for _, name := range append(free, stuck) {
+		keepFor(t, l, &leaving, name, "me", minute, 0)
+	}
 	finish := c.BeginMove(slot, c.Masters[1])
+	leaving.Release()
+	for _, name := range free {
+		expect(t, check(t, l, name, "me"), Result{Outcome: Expired})
+	}
+	if n := must(rdb.Exists(t.Context(), DefaultOptions().Prefix+stuck).Result())(t); n != 1 {
+		t.Fatal("a lock was given back while its slot moves")
+	}
 	if got, err := l.Acquire(t.Context(), Request{Name: name, TTL: minute}); !errors.Is(err, script.ErrNotExecuted) {
 		t.Fatalf("got %+v, %v", got, err)
 	}
 	k := must(l.keys(name))(t)
 	time.Sleep(ttl + ttl/4)
 	for _, key := range []string{k.lock, k.record} {
-		if left := must(rdb.PTTL(t.Context(), key).Result())(t); left <= 0 || left > ttl {
+		if left := must(rdb.PTTL(t.Context(), key).Result())(t); left <= 0 || left > ttl+spare {
 			t.Fatalf("%s lapses in %s", key, left)
 		}
 	}
 	finish()
+	eventually(t, "the lock is given back", func() bool { return check(t, l, stuck, "me").Outcome == Expired })
 	stop := contend(t, []*Locker{l, newLocker(t, rdb)}, "moving")
 	for range 3 {
 		moving := slotOf("moving")

@@ -9,6 +9,7 @@
 -- stay text: to turn one of sixteen digits into a number costs as much as a call.
 
 if ARGV[3] == '0' and ARGV[9] ~= '' and ARGV[11] == 'exclusive' then
+  local SPARE_MS = 5 -- as in hold.lua
   local lock, record, counter, line, turn = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6]
   local token, me, waiters, first, ttl = ARGV[1], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1', ARGV[10]
 
@@ -25,7 +26,7 @@ if ARGV[3] == '0' and ARGV[9] ~= '' and ARGV[11] == 'exclusive' then
       local fence = time[1] .. string.sub('00000' .. time[2], -6)
       -- The first write is one that a full Redis doesn't refuse; then it refuses none.
       -- It also shows that the record has not lapsed since it was read.
-      if #fence == #at[3] and fence > at[3] and redis.call('PEXPIRE', record, ttl) == 1 then
+      if #fence == #at[3] and fence > at[3] and redis.call('PEXPIRE', record, ttl + SPARE_MS) == 1 then
         local since = string.sub(fence, 1, -4)
         redis.call('HSET', record, 'token', ARGV[9], 'wakes', ARGV[14], 'fence', fence, 'depth', 1, 'ttl_ms', ttl, 'acquired_at', since)
         redis.call('SET', counter, fence)

@@ -16,6 +16,7 @@ use(0)
 
 local TURN_MS = 50       -- how long a sidecar whose turn it is has the lock to itself
 local LINE_MS = 10000    -- how long the line outlives what its sidecars wait for
+local SPARE_MS = 5       -- how long what is known of a lock outlives it, so that it is never gone before
 
 local function whole(n) return string.format('%.0f', n) end
 
@@ -109,10 +110,20 @@ end
 -- lengthen gives all keys of a shared lock the life of its longest share.
 local function lengthen(value)
   local last = redis.call('ZRANGE', shares, -1, -1, 'WITHSCORES')[2]
-  local ttl = whole(math.max(tonumber(last) - now_ms(), 1))
-  redis.call('PEXPIRE', record, ttl)
-  redis.call('PEXPIRE', shares, ttl)
-  redis.call('SET', lock, value, 'PX', ttl)
+  local ttl = math.max(tonumber(last) - now_ms(), 1)
+  redis.call('PEXPIRE', record, whole(ttl + SPARE_MS))
+  redis.call('PEXPIRE', shares, whole(ttl + SPARE_MS))
+  redis.call('SET', lock, value, 'PX', whole(ttl))
+end
+
+-- write makes the fields all that the record has, but for one that the hold joins. What
+-- is left of a lock that lapsed just now, or that other code deleted, is dropped
+-- only then: the first write must be one that a full Redis refuses.
+local function write(fields, joins)
+  local new = redis.call('HSET', record, unpack(fields))
+  if joins or new == #fields / 2 then return end
+  redis.call('DEL', record)
+  redis.call('HSET', record, unpack(fields))
 end
 
 -- take gives a lock that is open, with the state s, to want.token, and returns the
@@ -126,11 +137,11 @@ local function take(want, s, depth, fence)
   local joins = not exclusive and s.left ~= -2
   local value = exclusive and want.token or joins and s.value or want.marker
   local wakes = want.wakes == '1' and (not joins or s.wakes) and '1' or '0'
-  redis.call('HSET', record, 'token', value, 'mode', want.mode, 'wakes', wakes, 'fence', fence, 'depth', depth,
-    'ttl_ms', whole(want.ttl), 'acquired_at', since)
+  write({'token', value, 'mode', want.mode, 'wakes', wakes, 'fence', fence, 'depth', depth, 'ttl_ms', whole(want.ttl),
+    'acquired_at', since}, joins)
   redis.call('SET', counter, fence)
   if exclusive then
-    redis.call('PEXPIRE', record, whole(want.ttl))
+    redis.call('PEXPIRE', record, whole(want.ttl + SPARE_MS))
     redis.call('SET', lock, value, 'PX', whole(want.ttl))
     return fence
   end

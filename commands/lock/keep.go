@@ -54,6 +54,9 @@ type hold struct {
 	holdMax time.Duration
 	sure    bool  // the lock was acquired, and not maybe; keep's own
 	levels  int64 // of the lock's depth, which are this connection's; guarded by Locker.mu
+	fence   int64 // the latest with which it was acquired, 0 if it isn't sure; guarded by Locker.mu
+
+	validUntil time.Time // when the lock lapses at the earliest; keep's own until it has returned
 
 	end   context.CancelFunc
 	ended chan struct{} // closed when keep has returned
@@ -61,34 +64,36 @@ type hold struct {
 
 // settle makes a hold of a lock that was acquired for a connection, or gives up the
 // room that was reserved for it. When it isn't known whether it was acquired, it is
-// kept in case it was.
+// kept in case it was, unless it is being given back.
 func (t *Ties) settle(l *Locker, name string, w want, tie Tie, result Result, err error) {
 	got := result.Outcome == Acquired || result.Outcome == Reentered
-	if !got && !errors.Is(err, script.ErrUncertain) {
+	if !got && (!errors.Is(err, script.ErrUncertain) || errors.As(err, new(givenBack))) {
 		t.free()
 		return
 	}
-	if !l.keepOn(holdKey{name, w.token}, w.ttl, tie, got) {
+	if !l.keepOn(holdKey{name, w.token}, w.ttl, tie, got, result.Fence) {
 		t.free() // it had a hold already
 	}
 }
 
 // keepOn begins to keep a lock for a connection; false when it is kept for it
 // already, and is now so for one level more.
-func (l *Locker) keepOn(key holdKey, ttl time.Duration, tie Tie, sure bool) bool {
+func (l *Locker) keepOn(key holdKey, ttl time.Duration, tie Tie, sure bool, fence int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, h := range l.holds[key] {
 		if h.ties == tie.Of {
 			h.levels++
+			h.fence = max(h.fence, fence)
 			return false
 		}
 	}
 	ctx, end := context.WithCancel(context.Background())
 	h := &hold{
-		locker: l, ties: tie.Of, key: key, ttl: ttl, began: time.Now(), holdMax: tie.max(l.opts), levels: 1, sure: sure,
+		locker: l, ties: tie.Of, key: key, ttl: ttl, began: time.Now(), holdMax: tie.max(l.opts), levels: 1, sure: sure, fence: fence,
 		end: end, ended: make(chan struct{}),
 	}
+	h.validUntil = h.began.Add(ttl)
 	l.holds[key] = append(l.holds[key], h)
 	tie.Of.add(h)
 	l.told.Kept(1)
@@ -97,17 +102,22 @@ func (l *Locker) keepOn(key holdKey, ttl time.Duration, tie Tie, sure bool) bool
 }
 
 // untie is called when a level of a lock was released: those who keep it stop when
-// all is released, or the caller's part of it.
-func (l *Locker) untie(key holdKey, ties *Ties, all bool) {
+// all is released, or the caller's part of it. One with a larger fence has it anew:
+// the release handed it over to another who waited with the same token.
+func (l *Locker) untie(key holdKey, ties *Ties, released Result) {
 	var over []*hold
 	l.mu.Lock()
 	for _, h := range l.holds[key] {
 		if h.ties == ties && h.levels > 0 {
 			h.levels--
 		}
-		if all || h.levels == 0 {
+		if released.Depth == 0 && h.fence <= released.Fence || h.levels == 0 {
+			h.levels = 0 // and none to give back
 			over = append(over, h)
 		}
+	}
+	for _, h := range over {
+		l.forget(h) // who has the lock anew begins to keep it anew
 	}
 	l.mu.Unlock()
 	for _, h := range over {
@@ -133,44 +143,38 @@ func (h *hold) stop() {
 	<-h.ended
 }
 
-// giveBack gives back the connection's levels of the lock; false when Redis can't be
-// reached.
-func (h *hold) giveBack() bool {
-	k, err := h.locker.keys(h.key.name)
-	if err != nil {
-		return true
-	}
+// debt is what the connection has of the lock, once stop has returned; false when that is nothing.
+func (h *hold) debt() (debt, bool) {
 	h.locker.mu.Lock()
 	levels := h.levels
 	h.locker.mu.Unlock()
-	if levels == 0 {
-		return true
-	}
-	_, err = h.locker.release(context.Background(), h.key.name, k, giving{token: h.key.token, levels: levels, life: h.holdMax})
-	if err != nil {
-		h.locker.log.Warn("a lock whose client is gone could not be released, and lapses", zap.String("lock", h.key.name), zap.Error(err))
-	}
-	return err == nil
+	g := giving{token: h.key.token, levels: levels, life: h.holdMax}
+	return debt{locker: h.locker, name: h.key.name, giving: g, until: h.validUntil}, levels > 0
 }
 
 // over takes the hold out of where it is known.
 func (h *hold) over() {
 	l := h.locker
 	l.mu.Lock()
-	holds := slices.DeleteFunc(slices.Clone(l.holds[h.key]), func(other *hold) bool { return other == h })
-	if l.holds[h.key] = holds; len(holds) == 0 {
-		delete(l.holds, h.key)
-	}
+	l.forget(h)
 	l.mu.Unlock()
 	h.ties.remove(h)
 	l.told.Kept(-1)
 	close(h.ended)
 }
 
+// forget takes a hold out of those that can be released, or gain levels. The caller
+// holds mu.
+func (l *Locker) forget(h *hold) {
+	holds := slices.DeleteFunc(slices.Clone(l.holds[h.key]), func(other *hold) bool { return other == h })
+	if l.holds[h.key] = holds; len(holds) == 0 {
+		delete(l.holds, h.key)
+	}
+}
+
 // keep renews the lock until ctx ends, or until it is lost, which is reported.
 func (h *hold) keep(ctx context.Context) {
 	defer h.over()
-	validUntil := h.began.Add(h.ttl)
 	timer := time.NewTimer(h.ttl / 3)
 	defer timer.Stop()
 	for {
@@ -192,10 +196,10 @@ func (h *hold) keep(ctx context.Context) {
 		case err == nil && result.Outcome != Renewed && !h.sure:
 			return // it never was
 		case err == nil && result.Outcome == Renewed && left <= h.ttl:
-			validUntil, h.sure = asked.Add(left), true
+			h.validUntil, h.sure = asked.Add(left), true
 			timer.Reset(left) // the last time
 		case err == nil && result.Outcome == Renewed:
-			validUntil, h.sure = asked.Add(h.ttl), true
+			h.validUntil, h.sure = asked.Add(h.ttl), true
 			timer.Reset(h.ttl / 3)
 		case err == nil && result.Outcome == NotOwner:
 			h.lost(ctx, LostTaken)
@@ -206,7 +210,7 @@ func (h *hold) keep(ctx context.Context) {
 		case isAnswer(err):
 			h.lost(ctx, LostRefused)
 			return
-		case !time.Now().Before(validUntil.Add(h.ttl)):
+		case !time.Now().Before(h.validUntil.Add(h.ttl)):
 			h.lost(ctx, LostLapsed) // nobody can have kept it for so long
 			return
 		default:
@@ -222,6 +226,8 @@ const (
 
 	renewMin = 10 * time.Millisecond // that Redis has to answer a renewal
 	renewMax = time.Second
+
+	spare = 5 * time.Millisecond // as SPARE_MS of hold.lua
 )
 
 // renew renews the lock, and waits for Redis no longer than a third of the TTL, so
@@ -254,6 +260,9 @@ func (h *hold) prolong(ctx context.Context, ttl time.Duration) bool {
 		return false
 	}
 	for _, key := range []string{k.lock, k.record} {
+		if key == k.record {
+			ttl += spare
+		}
 		a, err := h.locker.at.run(ctx, prolongScript, h.key.token, []string{key}, h.key.token, ttl.Milliseconds(), flag(key == k.record))
 		if err != nil || a.Outcome != Renewed {
 			return false

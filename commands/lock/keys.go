@@ -10,7 +10,8 @@ import "seckill-proxy/sharding"
 //	                       share the lock, random bytes that are nobody's token.
 //	                       Lives for the TTL of the lock, and is never without
 //	                       one.
-//	lockmeta:{T}:held:N    hash: what else is known of the holders. Same TTL.
+//	lockmeta:{T}:held:N    hash: what else is known of the holders. Lives 5 ms longer
+//	                       than the lock, so that it is never gone before.
 //	  token                  the value of lock:N that the record belongs to. Other
 //	                         code may have deleted and retaken the lock: a record
 //	                         whose token isn't the lock's value counts for nothing
@@ -22,7 +23,7 @@ import "seckill-proxy/sharding"
 //	  acquired_at            when this hold began, Unix milliseconds
 //	  =TOKEN                 of each share: fence, depth, acquired_at and ttl_ms
 //	lockmeta:{T}:shares:N  sorted set: the token of each share, and when it lapses,
-//	                       Unix milliseconds. Same TTL.
+//	                       Unix milliseconds. Lives as long as lockmeta:{T}:held:N.
 //	lockmeta:{T}:line:N    sorted set: the sidecars whose clients wait, in order.
 //	                       Ten seconds longer than what they wait for.
 //	lockmeta:{T}:turn:N    string: the sidecar that may take the open lock before

@@ -105,6 +105,7 @@ type Locker struct {
 	mu     sync.Mutex // guards what follows, and the queues with their waiters
 	queues map[string]*queue
 	holds  map[holdKey][]*hold
+	debts  int // locks that are being given back
 	voice  voice
 	closed bool
 
@@ -356,7 +357,7 @@ func (l *Locker) Release(ctx context.Context, name, token string, ties *Ties) (R
 	}
 	result, err := l.release(ctx, name, k, giving{token: token, levels: 1, life: l.lifeOf(holdKey{name, token})})
 	if err == nil && result.Outcome == Released {
-		l.untie(holdKey{name, token}, ties, result.Depth == 0)
+		l.untie(holdKey{name, token}, ties, result)
 	}
 	return result, err
 }

@@ -132,7 +132,7 @@ func TestL6_RenewalBringsNoLockBack(t *testing.T) {
 		s.waitLapsed("lock:x")
 		expect(t, renew(t, l, "x", held.Token, minute), Result{Outcome: Expired})
 		expect(t, release(t, l, "x", held.Token), Result{Outcome: Expired})
-		waitGone(t, s.rdb, must(l.keys("x"))(t).record)
+		s.waitLapsed(must(l.keys("x"))(t).record)
 		expectNoTraces(t, s.rdb)
 	})
 }

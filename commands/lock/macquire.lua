@@ -9,7 +9,7 @@
 -- Returns {outcome, fence, ttl_ms, depth, blind} as acquire.lua does:
 --   ACQUIRED    all are the token's now, with one fence, larger than any earlier
 --               one of each of them. Those that the token held already it holds
---               with this fence and TTL, no deeper than before
+--               with this fence and TTL, and once: nobody else knows it
 --   BUSY, NO_TTL, WRONG_TYPE  of a lock that is in the way; nothing was taken
 --
 -- A script, because others could take one of the locks between two commands.
@@ -38,6 +38,6 @@ if wait > 0 then return {'BUSY', 0, wait, 0, blind} end
 
 for i = 0, #KEYS / 6 - 1 do
   use(i)
-  take(want, states[i], states[i].depth or 1, fence)
+  take(want, states[i], 1, fence)
 end
 return {'ACQUIRED', fence, want.ttl, 1, 0}

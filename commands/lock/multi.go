@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/zap"
 
 	"seckill-proxy/internal/script"
 	"seckill-proxy/sharding"
@@ -30,8 +30,9 @@ type MultiRequest struct {
 //
 // Locks of one slot are taken in one step. Those of several slots of a cluster are
 // taken slot by slot, always in the same order, and given back when not all can be
-// had: others may find one of them busy for that moment. When it isn't known whether
-// one was taken, the Result has the token, and what could not be given back lapses.
+// had: others may find one of them busy for that moment. What can't be given back
+// then is so as soon as Redis can do it, before it lapses. When it isn't known
+// whether one was taken, the Result has the token.
 //
 // Who waits takes one lock after the other, in the order of their names, so that no
 // two can wait for each other; none of them is the caller's before all are. ctx ends
@@ -56,6 +57,9 @@ func (l *Locker) AcquireAll(ctx context.Context, req MultiRequest) (Result, erro
 	}
 	result, err := l.takeAll(context.WithoutCancel(ctx), many)
 	if err == nil && result.Outcome == Busy && req.Wait > 0 {
+		// With another token: should a lock not have been given back, it is not yet to be
+		// had, and may not be given back later as one that was waited for.
+		many.token = newToken()
 		result, err = l.waitForAll(ctx, many, req.Wait)
 	}
 	if req.Tie != nil {
@@ -72,6 +76,7 @@ type several struct {
 	keys  []keys // of each
 	token string
 	ttl   time.Duration
+	had   bool // the token has each of them, unless it was lost
 }
 
 // bySlot takes several locks apart into those of each slot, in the order of the slots.
@@ -89,7 +94,7 @@ func (m several) bySlot() []several {
 	parts := make([]several, len(slots))
 	for place, slot := range slots {
 		places[slot] = place
-		parts[place] = several{token: m.token, ttl: m.ttl}
+		parts[place] = several{token: m.token, ttl: m.ttl, had: m.had}
 	}
 	for i, k := range m.keys {
 		part := &parts[places[sharding.Slot(k.lock)]]
@@ -107,17 +112,22 @@ func (m several) allKeys() []string {
 	return all
 }
 
-// takeAll takes locks that the token may have already.
+// takeAll takes locks that the token may have already. When not all can be had, those
+// that it has are given back.
 func (l *Locker) takeAll(ctx context.Context, many several) (Result, error) {
 	parts := []several{many}
 	if _, ok := l.rdb.(*redis.ClusterClient); ok {
 		parts = many.bySlot()
 	}
-	if len(parts) == 1 {
-		a, err := l.takePart(ctx, many, 0)
-		return a.Result, err
+	if len(parts) > 1 {
+		return l.takeParts(ctx, parts)
 	}
-	return l.takeParts(ctx, parts)
+	a, err := l.takePart(ctx, many, 0)
+	if many.had && (err != nil || a.Outcome != Acquired) {
+		l.giveBackAll(many)
+		err = noneKept(err)
+	}
+	return a.Result, err
 }
 
 // takePart runs macquire.lua.
@@ -138,11 +148,14 @@ func (l *Locker) takeParts(ctx context.Context, parts []several) (Result, error)
 		a, err := l.takePart(ctx, part, result.Fence)
 		if err != nil || a.Outcome != Acquired {
 			taken := parts[:i]
-			if errors.Is(err, script.ErrUncertain) {
+			switch {
+			case part.had:
+				taken = parts
+			case errors.Is(err, script.ErrUncertain):
 				taken = parts[:i+1]
 			}
-			l.giveBackAll(ctx, taken...)
-			return a.Result, err
+			l.giveBackAll(taken...)
+			return a.Result, noneKept(err)
 		}
 		result = a.Result
 	}
@@ -151,7 +164,7 @@ func (l *Locker) takeParts(ctx context.Context, parts []several) (Result, error)
 		err = fmt.Errorf("%w: taking the locks took as long as they would have lasted", script.ErrNotExecuted)
 	}
 	if err != nil {
-		l.giveBackAll(ctx, parts...)
+		l.giveBackAll(parts...)
 		return Result{}, err
 	}
 	return result, nil
@@ -172,38 +185,56 @@ func (l *Locker) raiseAll(ctx context.Context, parts []several, fence int64) err
 	return nil
 }
 
-// giveBackAll gives locks back, as far as they are held. What can't be given back lapses.
-func (l *Locker) giveBackAll(ctx context.Context, parts ...several) {
-	for _, part := range parts {
-		for i, name := range part.names {
-			if _, err := l.release(ctx, name, part.keys[i], giving{token: part.token, levels: 1}); err != nil {
-				l.log.Warn("a lock that was taken with others could not be given back, and lapses", zap.String("lock", name), zap.Error(err))
-			}
-		}
+// givenBack is an error after which locks are being given back, though it may not be known
+// whether they were taken.
+type givenBack struct{ error }
+
+func (g givenBack) Unwrap() error { return g.error }
+
+// noneKept makes a givenBack of an error, if it is one.
+func noneKept(err error) error {
+	if err == nil {
+		return nil
 	}
+	return givenBack{err}
 }
 
-// waitForAll takes one lock after the other, and keeps those that it has meanwhile.
+// giveBackAll gives locks back, as far as they are held, however often.
+func (l *Locker) giveBackAll(parts ...several) {
+	var debts []debt
+	for _, part := range parts {
+		for _, name := range part.names {
+			debts = append(debts, debt{
+				locker: l, name: name, giving: giving{token: part.token, levels: math.MaxInt32}, until: time.Now().Add(part.ttl), own: true,
+			})
+		}
+	}
+	giveBack(debts)
+}
+
+// waitForAll takes one lock after the other, and keeps those that it has meanwhile. In
+// the end it has each of them once, however often it took them.
 func (l *Locker) waitForAll(ctx context.Context, many several, wait time.Duration) (Result, error) {
 	deadline := time.Now().Add(wait)
 	var taken Ties
-	for _, name := range many.names {
+	for i, name := range many.names {
 		result, err := l.Acquire(ctx, Request{
 			Name: name, TTL: many.ttl, Wait: max(time.Until(deadline), time.Millisecond), Token: many.token,
 			Tie: &Tie{Of: &taken, HoldMax: wait + many.ttl, inner: true},
 		})
-		if err != nil || result.Outcome != Acquired {
-			taken.Release()
-			return result, err
+		if err != nil || result.Outcome != Acquired && result.Outcome != Reentered {
+			taken.forget()
+			if errors.Is(err, script.ErrUncertain) {
+				i++
+			}
+			l.giveBackAll(several{names: many.names[:i], token: many.token, ttl: many.ttl})
+			return result, noneKept(err)
 		}
 	}
 	taken.forget()
-	ctx = context.WithoutCancel(ctx)
-	result, err := l.takeAll(ctx, many)
-	if err != nil || result.Outcome != Acquired { // one was lost meanwhile, or Redis is
-		l.giveBackAll(ctx, many)
-	}
-	if err == nil && result.Outcome != Acquired {
+	many.had = true
+	result, err := l.takeAll(context.WithoutCancel(ctx), many)
+	if err == nil && result.Outcome != Acquired { // one was lost meanwhile, or Redis is
 		result = Result{Outcome: TimedOut}
 	}
 	return result, err

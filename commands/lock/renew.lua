@@ -28,7 +28,7 @@ if s.mode ~= 'exclusive' then
   write_share(token, s.fence, s.depth, s.since, ttl)
   lengthen(s.value)
 elseif s.known then
-  redis.call('PEXPIRE', record, whole(ttl))
+  redis.call('PEXPIRE', record, whole(ttl + SPARE_MS))
   redis.call('HSET', record, 'ttl_ms', whole(ttl))
 end
 

@@ -57,23 +57,29 @@ func (t *Ties) all() []*hold {
 	return holds
 }
 
-// Release gives back what is kept, in Redis. When Redis can't be reached, what is
-// left lapses by itself.
+// Release gives back what is kept, in Redis, and waits for that for about a second
+// at most. Where Redis can't do it now, it is tried again in the background until
+// what is left has lapsed by itself.
 func (t *Ties) Release() {
-	reachable := true
-	for _, h := range t.all() {
-		h.stop()
-		if reachable {
-			reachable = h.giveBack()
+	var debts []debt
+	for _, h := range t.forget() {
+		if d, any := h.debt(); any {
+			debts = append(debts, d)
 		}
 	}
+	giveBack(debts)
 }
 
-// forget ends the renewals, and gives nothing back.
-func (t *Ties) forget() {
-	for _, h := range t.all() {
+// forget ends the renewals, and gives nothing back. It returns the holds that there were.
+func (t *Ties) forget() []*hold {
+	holds := t.all()
+	for _, h := range holds {
+		h.end() // all at once: one that is under way can take a while
+	}
+	for _, h := range holds {
 		h.stop()
 	}
+	return holds
 }
 
 // Empty reports whether there are none.

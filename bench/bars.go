@@ -53,15 +53,11 @@ var bars = []bar{
 	{what: "Contended lock, 100 clients: p99 of the wait by its mean", against: nothing, bound: 3, atMost: true, decimals: 2,
 		values: ofContention(func(ours, _ contention) []float64 { return ours.column(unfairness) })},
 	{what: "A sale over three masters, 500 clients: CPU of Redis, busiest node by idlest", against: nothing, bound: 1.2, atMost: true, decimals: 2,
-		values: ofCluster(func(three, _ site) []float64 { return three.column(unevenness) })},
+		values: ofCluster(oneNode, threeMasters, func(three, _ site) []float64 { return three.column(unevenness) })},
 	{what: "A sale over three masters, 500 clients: CPU of all Redis per purchase", against: oneNode, bound: 1.3, atMost: true, decimals: 2,
-		values: ofCluster(func(three, one site) []float64 {
-			values := three.column(allNodesCPU)
-			for i, other := range one.column(allNodesCPU) {
-				values[i] /= other
-			}
-			return values
-		})},
+		values: ofCluster(oneNode, threeMasters, costlier)},
+	{what: "A sale over three masters, 500 clients for each: CPU of all Redis per purchase", against: oneShard, bound: 1.3, atMost: true, decimals: 2,
+		values: ofCluster(oneShard, threeBusy, costlier)},
 	{what: "Connections to Redis", against: nothing, bound: 16, atMost: true,
 		values: ofConnections(func(c *connections) float64 { return float64(c.ordinary.upstream) })},
 	{what: "Clients that got an error", against: nothing, bound: 0, atMost: true,
@@ -127,11 +123,20 @@ func ofContention(measure func(ours, spin contention) []float64) func(results, s
 	}
 }
 
-// ofCluster measures the sidecar of the question about a cluster.
-func ofCluster(measure func(three, one site) []float64) func(results, string) []float64 {
+// costlier is by how much the servers of one site have more to do than those of another.
+func costlier(three, one site) []float64 {
+	values := three.column(allNodesCPU)
+	for i, other := range one.column(allNodesCPU) {
+		values[i] /= other
+	}
+	return values
+}
+
+// ofCluster measures the sidecar of the question about a cluster, by two of its sites.
+func ofCluster(ofOne, ofThree string, measure func(three, one site) []float64) func(results, string) []float64 {
 	return func(r results, sidecar string) []float64 {
-		one, found := siteNamed(r.cluster, oneNode)
-		three, foundToo := siteNamed(r.cluster, threeMasters)
+		one, found := siteNamed(r.cluster, ofOne)
+		three, foundToo := siteNamed(r.cluster, ofThree)
 		if !found || !foundToo || three.sidecar.name != sidecar {
 			return nil
 		}

@@ -32,7 +32,7 @@ func TestSmallRun(t *testing.T) {
 	for _, w := range workloads {
 		wantRows(t, tables, w.title+" (`"+w.key+"`)", 0, contenders)
 	}
-	wantRows(t, tables, "A sale over three masters, 500 clients (`cluster`)", 0, []string{oneNode, oneShard, threeMasters})
+	wantRows(t, tables, "A sale over three masters, 500 clients where no other number stands (`cluster`)", 0, []string{oneNode, oneShard, threeMasters, threeBusy})
 	wantRows(t, tables, "30 clients of one sidecar (`connections`)", 0, []string{
 		"30 at work at a time: connections to Redis", "30 at work at a time: clients that got an error",
 		"memory (RSS) without clients", "memory (RSS) with all clients idle", "per client", "of that in Go's heap",

@@ -17,6 +17,7 @@ type site struct {
 	sidecar contender
 	nodes   []*field // without contenders
 	shards  int      // of the sale
+	clients int
 	rounds  []siteRound
 }
 
@@ -36,6 +37,7 @@ const (
 	oneNode      = "one node, 3 shards"
 	oneShard     = "one node, 1 shard"
 	threeMasters = "three masters, 3 shards"
+	threeBusy    = "three masters, 3 shards, 500 clients for each"
 )
 
 // clusterLoad takes many more purchases than other workloads: CPU times have
@@ -43,8 +45,9 @@ const (
 var clusterLoad = workload{key: clusterKey, clients: 500, pipeline: 1, share: 2}
 
 // measureCluster lets 500 clients buy from a sale whose shards lie on three
-// masters, and from the same sale on one server. The sites take turns, after a
-// short round that doesn't count.
+// masters, and from the same sale on one server; and as many for each master: the
+// fewer gather for a call, the more the call costs each of them. The sites take
+// turns, after a short round that doesn't count.
 func measureCluster(ctx context.Context, l *lab, opts options, progress io.Writer) ([]site, error) {
 	sites, err := l.startSites(ctx)
 	if err != nil {
@@ -89,9 +92,10 @@ func (l *lab) startSites(ctx context.Context) ([]site, error) {
 	}
 	clustered, err := l.startSidecar(ctx, sidecarVariants[variant].name, sidecarVariants[variant].env, "redis+cluster://"+strings.Join(addrsOf(masters), ","))
 	return []site{
-		{name: oneNode, sidecar: sidecar, nodes: single, shards: clusterShards},
-		{name: oneShard, sidecar: sidecar, nodes: single, shards: 1},
-		{name: threeMasters, sidecar: clustered, nodes: masters, shards: clusterShards},
+		{name: oneNode, sidecar: sidecar, nodes: single, shards: clusterShards, clients: clusterLoad.clients},
+		{name: oneShard, sidecar: sidecar, nodes: single, shards: 1, clients: clusterLoad.clients},
+		{name: threeMasters, sidecar: clustered, nodes: masters, shards: clusterShards, clients: clusterLoad.clients},
+		{name: threeBusy, sidecar: clustered, nodes: masters, shards: clusterShards, clients: clusterLoad.clients * len(masters)},
 	}, err
 }
 
@@ -105,7 +109,9 @@ func (s site) measure(ctx context.Context, n int) (siteRound, error) {
 	if err != nil {
 		return siteRound{}, err
 	}
-	result, err := load(ctx, clusterLoad, s.sidecar.addr, n, purchaseOf(sku))
+	work := clusterLoad
+	work.clients = s.clients
+	result, err := load(ctx, work, s.sidecar.addr, n, purchaseOf(sku))
 	if err != nil {
 		return siteRound{}, err
 	}

@@ -127,7 +127,7 @@ func reportContention(b *strings.Builder, measured []contention) {
 }
 
 func reportCluster(b *strings.Builder, sites []site) {
-	fmt.Fprintf(b, "\n### A sale over three masters, %d clients (`%s`)\n\n", clusterLoad.clients, clusterKey)
+	fmt.Fprintf(b, "\n### A sale over three masters, %d clients where no other number stands (`%s`)\n\n", clusterLoad.clients, clusterKey)
 	row(b, "contender", "thousand/s", "p99 ms", "CPU µs/purchase: proxy", "Redis, all nodes", "Redis, by node", "busiest node by idlest",
 		"commands in Redis per purchase")
 	rule(b, 8)

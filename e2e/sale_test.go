@@ -242,6 +242,35 @@ func checkPurchases(t *testing.T, purchases []purchase, users, stock int, words 
 	return winners
 }
 
+// sendBuyers has users buy, one after the other through each client, and counts those
+// who have an answer. What it returns waits for all of them.
+func sendBuyers(t *testing.T, proxy *sidecar, clients, usersPerClient int, answered *atomic.Int64,
+	buy func(ctx context.Context, c *redis.Client, user string) (purchase, error)) func() []purchase {
+	told := make([][]purchase, clients)
+	buyers, ctx := errgroup.WithContext(t.Context())
+	for i := range clients {
+		c := proxy.client(2)
+		buyers.Go(func() error {
+			for j := range usersPerClient {
+				p, err := buy(ctx, c, fmt.Sprintf("user-%d-%d", i, j))
+				if err != nil {
+					return err
+				}
+				told[i] = append(told[i], p)
+				answered.Add(1)
+			}
+			return nil
+		})
+	}
+	return func() []purchase {
+		t.Helper()
+		if err := buyers.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		return slices.Concat(told...)
+	}
+}
+
 // TestSaleWithCrashes kills Redis and the sidecar in the middle of a sale. The
 // buyers ask again with their request ids until they know.
 func TestSaleWithCrashes(t *testing.T) {
@@ -252,22 +281,9 @@ func TestSaleWithCrashes(t *testing.T) {
 	want(t, 200, "CREATED", proxy.client(2), "SECKILL.CREATE", sku, stock)
 
 	var answered atomic.Int64
-	told := make([][]purchase, clients)
-	buyers, ctx := errgroup.WithContext(t.Context())
-	for i := range clients {
-		c := proxy.client(2)
-		buyers.Go(func() error {
-			for j := range usersPerClient {
-				p, err := buyUntilKnown(ctx, c, sku, fmt.Sprintf("user-%d-%d", i, j))
-				if err != nil {
-					return err
-				}
-				told[i] = append(told[i], p)
-				answered.Add(1)
-			}
-			return nil
-		})
-	}
+	buyers := sendBuyers(t, proxy, clients, usersPerClient, &answered, func(ctx context.Context, c *redis.Client, user string) (purchase, error) {
+		return buyUntilKnown(ctx, c, sku, user)
+	})
 	after := func(n int64, crash func()) {
 		t.Helper()
 		eventually(t, fmt.Sprintf("%d users have an answer", n), func() bool { return answered.Load() >= n })
@@ -281,11 +297,9 @@ func TestSaleWithCrashes(t *testing.T) {
 	after(100, restartProxy)
 	after(150, server.Restart)
 	after(200, restartProxy)
-	if err := buyers.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	told := buyers()
 
-	checkPurchases(t, slices.Concat(told...), clients*usersPerClient, stock, "RESERVED", "REPLAYED")
+	checkPurchases(t, told, clients*usersPerClient, stock, "RESERVED", "REPLAYED")
 	c := proxy.client(2)
 	want(t, 200, "CLEAN", c, "SECKILL.AUDIT", sku)
 	if info := fields(t, want(t, 200, "INFO", c, "SECKILL.INFO", sku)); info["pending"] != fmt.Sprint(stock) {

@@ -183,31 +183,16 @@ func sellThrough(t *testing.T, proxy *sidecar, crash func()) {
 	want(t, 200, "CREATED", holder, "SECKILL.CREATE", sku, stock)
 
 	var answered atomic.Int64
-	told := make([][]purchase, clients)
-	buyers, ctx := errgroup.WithContext(t.Context())
-	for i := range clients {
-		c := proxy.client(2)
-		buyers.Go(func() error {
-			for j := range usersPerClient {
-				p, err := buyUntilKept(ctx, c, sku, fmt.Sprintf("user-%d-%d", i, j))
-				if err != nil {
-					return err
-				}
-				told[i] = append(told[i], p)
-				answered.Add(1)
-			}
-			return nil
-		})
-	}
+	buyers := sendBuyers(t, proxy, clients, usersPerClient, &answered, func(ctx context.Context, c *redis.Client, user string) (purchase, error) {
+		return buyUntilKept(ctx, c, sku, user)
+	})
 	eventually(t, "some have bought", func() bool { return answered.Load() > stock/4 })
 	crash()
-	if err := buyers.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	told := buyers()
 
 	c := proxy.client(2)
 	tokens := map[string]string{}
-	for _, p := range slices.Concat(told...) {
+	for _, p := range told {
 		if p.word == "SOLD_OUT" {
 			continue
 		}

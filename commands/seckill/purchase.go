@@ -74,10 +74,8 @@ var ErrBusy = errors.New("too many purchases wait")
 // purchase travels with others of its shard.
 func (s *Store) Buy(ctx context.Context, p Purchase) (Receipt, error) {
 	s.Start()
-	if p.Sync < 0 {
-		p.Sync = s.SyncReplicas
-	}
-	if receipt, certain := s.answerLocally(p); certain {
+	p.Sync = s.replicasFor(p)
+	if receipt, certain := s.Certain(p); certain {
 		return receipt, nil
 	}
 	const tries = 3 // the sale that is remembered may have been dropped, and be sold anew
@@ -114,14 +112,7 @@ func (s *Store) Buy(ctx context.Context, p Purchase) (Receipt, error) {
 // Certain is Buy where the answer is certain without asking Redis, which it reports.
 // It doesn't wait.
 func (s *Store) Certain(p Purchase) (receipt Receipt, certain bool) {
-	if p.Sync < 0 {
-		p.Sync = s.SyncReplicas
-	}
-	return s.answerLocally(p)
-}
-
-// answerLocally answers what needs no question to Redis.
-func (s *Store) answerLocally(p Purchase) (receipt Receipt, ok bool) {
+	p.Sync = s.replicasFor(p)
 	answer := s.cache.Refuse(p.SKU, p.User, p.RequestID, p.Qty)
 	switch answer.Verdict {
 	case localcache.NoSale:
@@ -144,6 +135,14 @@ func (s *Store) answerLocally(p Purchase) (receipt Receipt, ok bool) {
 	}
 	s.Observer.Local(string(receipt.Outcome))
 	return receipt, true
+}
+
+// replicasFor is how many replicas must have a purchase.
+func (s *Store) replicasFor(p Purchase) int {
+	if p.Sync < 0 {
+		return s.SyncReplicas
+	}
+	return p.Sync
 }
 
 // remember keeps what an answer says about the next one.

@@ -213,6 +213,10 @@ func sellThrough(t *testing.T, proxy *sidecar, crash func()) {
 		t.Errorf("%s are pending, want %d", info["pending"], stock)
 	}
 
+	// For a moment after a failover a command may be answered 503, not executed.
+	eventually(t, "the lock's master is reached", func() bool {
+		return do(t, rival, "LOCK.CHECK", "job", held[2])[0] != int64(503)
+	})
 	want(t, 409, "BUSY", rival, "LOCK.ACQUIRE", "job", 1000)
 	want(t, 200, "RELEASED", holder, "LOCK.RELEASE", "job", held[2])
 	if next := want(t, 200, "ACQUIRED", rival, "LOCK.ACQUIRE", "job", 1000); next[3].(int64) <= held[3].(int64) {
